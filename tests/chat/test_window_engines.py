@@ -1,6 +1,5 @@
 """Windows with engines of their own, and what may leave this machine: decided before anything is sent."""
 
-import json
 import threading
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -10,17 +9,17 @@ import pytest
 
 from halo_weave.app import Options, open_model
 from halo_weave.chat import Weave, events
-from halo_weave.core.pruning import PruneReason
 from halo_weave.core.retrieval_heads import NOT_CALIBRATED, PENDING, Calibration, RetrievalHead
 from halo_weave.engines.engine_list import EngineList, NamedEngine
-from halo_weave.engines.no_model import NoModelEngine
 from halo_weave.engines.scripted import ScriptedEngine
-from halo_weave.errors import BadInput, BadSetting, EngineError, ServerFailed
+from halo_weave.errors import BadSetting, EngineError, ServerFailed
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, WordRecall, of, spoken
 from tests.engines.tiny import write
 
 FOUND = Calibration((RetrievalHead(0, 1, 0.5, 0.5, 1.0),), "Light comes from one head.")
+
+
 PLAIN = {**SMALL, "tools": "off"}
 
 
@@ -187,108 +186,6 @@ def test_an_engine_that_takes_long_to_open_holds_up_no_other(tmp_path):
         assert later.result(60)
 
 
-# What leaves
-
-
-def told_elsewhere(weave, **settings):
-    """A secret told in another window, then asked for in one whose model is far away."""
-    other = window(weave, "other", **settings)
-    speak(weave, other, "The code of the safe is four zebras.")
-    return other
-
-
-@pytest.mark.parametrize(
-    ("rule", "private", "leaves"),
-    [
-        (None, False, False),
-        ("window", False, False),
-        ("not_private", False, True),
-        ("not_private", True, False),
-        ("all", True, True),
-    ],
-)
-def test_only_what_may_leave_wakes_up_where_the_model_is_far_away(weave, far, rule, private, leaves):
-    told_elsewhere(weave, private=private)
-    asks = window(weave, "asks", answered_by="far", may_leave=rule)
-    speak(weave, asks, "What is the code of the safe?")
-    assert ("four zebras" in far.read[-1]) is leaves
-
-
-def test_on_this_machine_everything_may_be_read_unless_the_window_says_otherwise(weave):
-    told_elsewhere(weave)
-    near, narrow = window(weave, "near"), window(weave, "narrow", may_leave="window")
-    assert of(events.ChunksResurrected, speak(weave, near, "What is the code of the safe?"))
-    assert not of(events.ChunksResurrected, speak(weave, narrow, "What is the code of the safe?"))
-
-
-def test_what_was_live_and_may_not_leave_falls_asleep_before_anything_is_sent(weave, far):
-    told_elsewhere(weave)
-    one = window(weave, "one")
-    woken = of(events.ChunksResurrected, speak(weave, one, "What is the code of the safe?"))[0]
-    weave.chunks.pin(one, woken.chunks[0].key)
-    weave.windows.change(one, settings={"answered_by": "far"})
-    slept = of(events.ChunksPruned, speak(weave, one, "Say that again"))[0]
-    assert {chunk.why for chunk in slept.chunks} == {PruneReason.STAYS}
-    assert "The code of the safe is" not in far.read[-1]
-    assert "What is the code of the safe?" in far.read[-1]  # that was said here
-
-
-def test_what_may_not_leave_is_not_even_counted_there(weave, far):
-    told_elsewhere(weave)
-    one = window(weave, "one")
-    assert of(events.ChunksResurrected, speak(weave, one, "What is the code of the safe?"))
-    weave.windows.change(one, settings={"answered_by": "far"})
-    speak(weave, one, "Say that again")
-    weave.windows.context(one)
-    assert "Say that again" in far.asked
-    assert "What is the code of the safe?" in far.asked  # that was said here, and is read anew
-    assert not any("four zebras" in text for text in far.asked)
-    assert not any("other" in text for text in far.asked)  # the name of that window
-
-
-def test_words_of_a_private_window_are_counted_here(tmp_path, far):
-    store = SqliteStore(tmp_path / "memory.sqlite")
-    with closing(
-        Weave(far, store, WordRecall(store), silent=NoModelEngine(tmp_path), now=lambda: datetime.now(UTC))
-    ) as weave:
-        one = window(weave, "diary", private=True)
-        weave.windows.change(one, system_prompt="We speak of elephants.")
-        far.asked.clear()
-        with pytest.raises(BadInput, match="diary is private"):
-            speak(weave, one, "Nobody may know.")
-        weave.memory.preview(one, "Nobody may know.")
-        weave.documents.counted("letter.txt", "Nobody may know.", one)
-        weave.windows.context(one)
-        assert weave.engines.where(one).elsewhere == "far.example"
-        assert far.asked == []
-
-
-def test_a_private_window_never_speaks_with_another_machine(weave, far):
-    one = window(weave, "diary", private=True, answered_by="far", may_leave="all")
-    with pytest.raises(BadInput, match=r"diary is private.*far\.example"):
-        speak(weave, one, "Nobody may know.")
-    assert not weave.engines.list()[0].open  # its server was not even asked for its model
-    assert far.read == []
-    weave.windows.change(one, settings={"answered_by": ""})
-    assert of(events.TurnEnded, speak(weave, one, "Nobody may know."))
-
-
-@pytest.mark.parametrize(
-    ("url", "host"),
-    [
-        ("", ""),
-        ("http://127.0.0.1:1", ""),
-        ("http://[::1]:1/v1", ""),
-        ("http://localhost:1", ""),
-        ("http://192.168.1.4:1", "192.168.1.4"),
-        ("https://api.example.org/v1", "api.example.org"),
-        ("http://localhost.example.org", "localhost.example.org"),
-    ],
-)
-def test_which_machine_words_go_to(url, host):
-    assert Faraway(url)._info.elsewhere == host
-
-
 def test_the_page_is_told_where_words_go_and_which_eyes_are_in_use(weave, far):
     one = window(weave, "one", answered_by="far")
     before = weave.engines.where(one)
@@ -298,86 +195,6 @@ def test_the_page_is_told_where_words_go_and_which_eyes_are_in_use(weave, far):
     assert (after.elsewhere, after.model) == ("far.example", "faraway")
     assert after.light
     assert weave.engines.where(window(weave, "two")).elsewhere == ""
-
-
-# Engines that were told
-
-
-def test_engines_are_kept_for_the_next_start_in_a_file_that_only_the_user_can_read(tmp_path):
-    EngineList(tmp_path).add(NamedEngine("cellar", "kobold", "http://cellar:4256", key="s3cret"))
-    file = tmp_path / "engines.json"
-    assert file.stat().st_mode & 0o077 == 0
-    assert json.loads(file.read_text())[0]["key"] == "s3cret"
-    again = EngineList(tmp_path)
-    assert again.get("cellar").key == "s3cret"
-    again.add(NamedEngine("cellar", "kobold", "http://cellar:4256", model_name="x"))
-    assert EngineList(tmp_path).get("cellar").key == "s3cret"  # not told again, so it stays
-    again.add(NamedEngine("cellar", "kobold", "http://elsewhere:4256"))
-    assert EngineList(tmp_path).get("cellar").key == ""  # it belongs to the other address
-    again.remove("cellar")
-    assert list(EngineList(tmp_path)) == []
-
-
-GOOD = {"name": "cellar", "kind": "kobold", "url": "http://cellar:4256", "key": "s3cret"}
-
-
-@pytest.mark.parametrize(
-    ("held", "left"),
-    [
-        ("", []),
-        ("[{", []),
-        ("{}", []),
-        (b"\xff\xfe", []),
-        (json.dumps([GOOD, {"name": "later", "kind": "quantum"}]), ["cellar"]),
-        (json.dumps([GOOD, {**GOOD, "name": "odd", "key": 7}]), ["cellar"]),
-        (json.dumps([GOOD, "?"]), ["cellar"]),
-    ],
-)
-def test_a_damaged_file_of_engines_is_put_aside_whole_and_told_of(tmp_path, caplog, held, left):
-    raw = held if isinstance(held, bytes) else held.encode()
-    (tmp_path / "engines.json").write_bytes(raw)
-    (tmp_path / "engines.damaged.json").write_text("of another day")
-    listed = EngineList(tmp_path)
-    assert [one.name for one in listed] == left
-    assert (tmp_path / "engines.damaged1.json").read_bytes() == raw
-    assert (tmp_path / "engines.damaged.json").read_text() == "of another day"
-    assert "engines.damaged1.json" in listed.notice
-    assert listed.notice in caplog.text
-    assert "s3cret" not in caplog.text
-    listed.add(NamedEngine("new", "openai", "http://x"))
-    again = EngineList(tmp_path)
-    assert [one.name for one in again] == [*left, "new"]
-    assert again.notice == ""
-
-
-def test_an_engine_that_the_configuration_overrides_is_not_lost(tmp_path):
-    EngineList(tmp_path).add(NamedEngine(**GOOD))
-    configured = NamedEngine("cellar", "kobold", "http://new:4256", configured=True)
-    listed = EngineList(tmp_path, {"cellar": configured})
-    listed.add(NamedEngine("hosted", "openai", "http://x"))
-    assert listed.get("cellar").url == "http://new:4256"
-    assert EngineList(tmp_path).get("cellar").key == "s3cret"
-
-
-def test_what_another_process_added_stays(tmp_path):
-    one, other = EngineList(tmp_path), EngineList(tmp_path)
-    one.add(NamedEngine("cellar", "kobold", "http://cellar:4256", key="s3cret"))
-    other.add(NamedEngine("hosted", "openai", "http://x"))
-    other.remove("hosted")
-    assert [(kept.name, kept.key) for kept in EngineList(tmp_path)] == [("cellar", "s3cret")]
-
-
-@pytest.mark.parametrize("url", ["http://[::1", "http://x:99999", "http://ann:s3cret@x", "http://"])
-def test_an_address_that_cannot_be_used_is_not_kept(url):
-    with pytest.raises(BadSetting, match="needs the address") as told:
-        NamedEngine("a", "kobold", url)
-    assert "s3cret" not in str(told.value)
-
-
-@pytest.mark.parametrize("wrong", [{"kind": "x"}, {"url": "ftp://x"}, {"name": ""}, {"name": "a/b"}])
-def test_engines_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(BadSetting):
-        NamedEngine(**{"name": "a", "kind": "kobold", "url": "http://x", **wrong})
 
 
 def test_the_key_is_not_in_what_is_printed_or_told(weave):

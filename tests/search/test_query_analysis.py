@@ -1,4 +1,4 @@
-"""Time words become days."""
+"""Time words become days; a question about someone is embedded as that one would say it."""
 
 from datetime import UTC, date, datetime
 
@@ -6,7 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.search.query_analysis import days_named
+from halo_weave.search.hashing_embedder import HashingEmbedder
+from halo_weave.search.query_analysis import days_named, rephrase_as_speaker
+from tests.search.talk import NOW as TALK_TIME
+from tests.search.talk import recalling, talk
 
 NOW = datetime(2026, 11, 18, 12, tzinfo=UTC)  # a Wednesday
 
@@ -114,3 +117,42 @@ def test_times_in_other_languages(text, first, last):
 )
 def test_what_is_no_time_in_another_language_gives_none(text):
     assert days_named(text, datetime(2026, 3, 4, 12, tzinfo=UTC)) == []
+
+
+NAMES = ["Ada", "Bo", "You"]
+
+
+@pytest.mark.parametrize(
+    ("question", "asked"),
+    [
+        ("What did Ada paint for her son?", "Ada: What did I paint for my son?"),
+        ("Where is Bo's bicycle?", "Bo: Where is my bicycle?"),
+        ("Did Bo meet Ada?", "Bo: Did I meet Ada?"),
+        ("Wo wohnt Ada?", "Ada: Wo wohnt I?"),
+        ("Where do I work?", "Where do I work?"),
+        ("Thank you!", "Thank you!"),
+        ("What is an Adagio?", "What is an Adagio?"),
+        ("", ""),
+    ],
+)
+def test_a_question_is_turned_to_the_first_who_is_named(question, asked):
+    assert rephrase_as_speaker(question, NAMES) == asked
+
+
+@pytest.mark.parametrize("name", ["(", "a.b", "\\", "İ", " "])
+def test_any_name_is_only_a_name(name):
+    rephrase_as_speaker(f"Who is {name}?", [name, ""])
+
+
+def test_the_question_is_embedded_that_way(store, window):
+    asked = []
+
+    class Hearing(HashingEmbedder):
+        def embed(self, texts, *, query=False):
+            asked.extend(texts if query else ())
+            return super().embed(texts, query=query)
+
+    talk(store, window)
+    with recalling(store, Hearing) as recall:
+        recall.search("Where does Grace keep the violin?", now=TALK_TIME)
+    assert "Grace: Where does I keep the violin?" in asked

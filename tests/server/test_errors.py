@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.server.talking import chunks_of, get_context, refused, say
+from tests.server.talking import refused
 
 
 def test_an_unknown_address_and_method_have_the_same_shape(client):
@@ -48,46 +48,6 @@ def test_what_is_wrong_is_said_in_a_plain_sentence(client, path, body, sentence)
     assert refused(client.post(path, json=body), 422, "bad_input") == sentence
 
 
-def test_a_body_is_refused_where_none_is_described(client, window):
-    say(client, window, "Keep me.")
-    key = chunks_of(get_context(client, window))[0]["key"]
-    for method, path in (
-        ("POST", f"/api/windows/{window}/abort"),
-        ("POST", f"/api/windows/{window}/chunks/{key}/pin"),
-        ("GET", f"/api/windows/{window}"),
-        ("DELETE", f"/api/windows/{window}"),
-        ("POST", "/api/session"),
-    ):
-        for body in (b"garbage", b'{"x": 1}', iter([b"gar", b"bage"])):
-            sentence = refused(client.request(method, path, content=body), 422, "bad_input")
-            assert sentence == "This address takes no body. Send none."
-    assert not chunks_of(get_context(client, window))[0]["pinned"]
-    empty = client.post(f"/api/windows/{window}/abort", content=iter([b""]))
-    assert empty.json() == {"stopped": False}
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["/", "/favicon.ico", "/static/icon.svg", "/api/status", "/api/export", "/api/openapi.json", "/api/no"],
-)
-def test_head_is_answered_as_get_without_the_body(client, path):
-    whole, head = client.get(path), client.head(path)
-    assert (head.status_code, head.content) == (whole.status_code, b"")
-    for name in ("content-type", "content-length", "content-security-policy"):
-        assert head.headers[name] == whole.headers[name]
-
-
-def test_head_of_events_ends_and_leaves_the_connection_free(client, window, service):
-    head = client.head(f"/api/windows/{window}/events")
-    assert head.headers["content-type"].startswith("text/event-stream")
-    assert client.get("/api/status").status_code == 200
-    deadline = time.monotonic() + 10
-    while service.weave.turns.hub(window).watchers:
-        assert time.monotonic() < deadline
-    refused(client.get("/api/windows/x/say"), 405, "method_not_allowed")
-    assert client.head("/api/windows/x/say").status_code == 405
-
-
 def test_the_icon_is_found_where_browsers_look_for_it(client):
     icon = client.get("/favicon.ico")
     assert icon.headers["content-type"] == "image/svg+xml"
@@ -118,22 +78,6 @@ def test_a_request_that_does_not_fit_is_told_so_in_words(client, method, path, s
     assert refused(client.request(method, path, headers=headers, **sent), 422, "bad_input").startswith(
         sentence
     )
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("DELETE", "/api/windows/x/chunks/undelete"),
-        ("POST", "/api/windows/x/chunks/1.0.user/why"),
-        ("POST", "/api/windows/x/chunks/1.0.user/delete"),
-        ("TRACE", "/api/status"),
-        ("QUERY", "/api/status"),
-    ],
-)
-def test_a_method_that_is_not_described_is_refused_as_such(client, method, path):
-    answer = client.request(method, path)
-    refused(answer, 405, "method_not_allowed")
-    assert method not in answer.headers["allow"]
 
 
 def test_a_client_that_leaves_an_import_costs_no_traceback(address, client, caplog):

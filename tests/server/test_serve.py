@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from benchmarks.bench_faults import drill, failed
 from halo_weave.errors import BadSetting
 from halo_weave.server.http_server import bind, policy_for
 from tests.server.talking import following, say, shown
@@ -197,3 +198,11 @@ def test_an_address_that_is_not_ours_is_named():
         bind("203.0.113.77", 0)
     with pytest.raises(BadSetting, match="not a name"):
         bind("no such name", 0)
+
+
+def test_killed_servers_lose_nothing_acknowledged_or_shown():
+    # How soon what is shown is saved depends on how busy the machine is; the two faults wait for it.
+    report = drill(4, only=["model_pause", "tool_answer"], grace=2.0)
+    assert not failed(report), report
+    assert report["faults"] == {"model_pause": "survived", "tool_answer": "survived"}
+    assert report["shown_tokens"]

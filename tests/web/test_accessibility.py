@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.talk import chunk, frame, keys, panel, say
+from tests.web.talk import LOG, attach, chunk, file, frame, keys, panel, say
 
 pytestmark = pytest.mark.browser
 
@@ -289,3 +289,83 @@ def test_a_phone_can_talk_switch_windows_and_wake(house, show):
     panel(page, "Graveyard").get_by_role("button", name="Wake up here, pinned").first.tap()
     expect(page.locator(".toast")).to_contain_text("Awake")
     assert other
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_axe_finds_nothing_serious_on_the_desk(house, tabs, axe, theme):
+    window = house.window("Harbour", min_chunk_tokens=8)
+    archived = house.window("Old")
+    house.ask("PATCH", f"/windows/{window}", json={"tags": ["sea", "work"], "pinned": True})
+    house.ask("PATCH", f"/windows/{archived}", json={"archived": True})
+    house.ask("PUT", "/presets", json={"name": "Calm", "settings": {"temperature": 0.2}})
+    house.ask("PATCH", f"/windows/{window}", json={"ai_name": "Ada"})
+    profile = tabs.profile(color_scheme=theme, bypass_csp=True, reduced_motion="reduce", view="conversation")
+    page = tabs.open(f"{house.address}/#/w/{window}", profile=profile)
+    page.wait_for_selector("#rail .tag")
+    page.add_script_tag(path=axe)
+
+    def check(where: str) -> None:
+        frame(page)
+        found = page.evaluate("() => axe.run(document, {resultTypes: ['violations']})")
+        serious = [one for one in found["violations"] if one["impact"] in ("serious", "critical")]
+        told = [(one["id"], [node["html"][:200] for node in one["nodes"][:3]]) for one in serious]
+        assert not serious, f"{where}: {json.dumps(told, indent=1)}"
+
+    attach(page, file("log.txt", LOG * 5))
+    check("an attached file")
+    say(page, "When was the lamp lit?")
+    page.locator("section.turn.document").hover()
+    check("a document")
+    row = page.locator("#rail li", has_text="Harbour")
+    row.hover()
+    row.get_by_role("button", name="More about Harbour").click()
+    check("a window's sheet")
+    page.get_by_role("dialog").get_by_role("button", name="Export or copy…").click()
+    check("export")
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Begin with a card or a preset").click()
+    expect(page.get_by_role("button", name="Begin with Calm")).to_be_visible()
+    check("new window")
+    page.keyboard.press("Escape")
+    drawer = panel(page, "Settings")
+    expect(drawer.get_by_role("button", name="Apply Calm")).to_be_visible()
+    check("settings of a window")
+    drawer.get_by_role("radio", name="All windows").check(force=True)
+    check("settings of all windows")
+
+
+def test_on_a_phone_what_is_touched_is_large_enough(house, tabs):
+    window = house.window("Harbour")
+    house.ask("PATCH", f"/windows/{window}", json={"tags": ["sea"]})
+    house.ask("PUT", "/presets", json={"name": "Calm", "settings": {"temperature": 0.2}})
+    profile = tabs.profile(
+        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True, view="conversation"
+    )
+    page = tabs.open(f"{house.address}/#/w/{window}", profile=profile)
+    page.wait_for_selector("#rail .tag", state="attached")
+
+    def small(within: str) -> list[str]:
+        frame(page)
+        return page.evaluate(
+            """(within) => [...document.querySelectorAll(`${within} :is(button, select, input:not(.sr), summary)`)]
+              .filter((one) => one.checkVisibility())
+              .map((one) => [one.getAttribute("aria-label") || one.textContent, one.getBoundingClientRect()])
+              .filter(([, box]) => box.width > 0 && (box.width < 43.9 || box.height < 43.9))
+              .map(([name, box]) => `${name} ${Math.round(box.width)}x${Math.round(box.height)}`)""",
+            within,
+        )
+
+    attach(page, file("log.txt", LOG))
+    assert small("#composer") == []
+    say(page, "When?")
+    page.locator("section.turn.document .turn-name").tap()
+    assert small("section.turn.document") == []
+    page.get_by_role("button", name="Windows", exact=True).tap()
+    expect(page.locator("#rail .tag")).to_be_visible()
+    assert small("#rail .rail-new, #rail .tags, #rail .windows") == []
+    page.get_by_role("button", name="More about Harbour").tap()
+    assert small("dialog") == []
+    page.get_by_role("button", name="Export or copy…").tap()
+    assert small("dialog") == []
+    page.keyboard.press("Escape")
+    assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")

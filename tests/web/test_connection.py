@@ -1,4 +1,4 @@
-"""Connections that break, servers that end, and pages that have nothing to show yet."""
+"""Lost connections, a server that ends or is locked, and a page that waits for the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from halo_weave.errors import ModelNotFound
 from tests.web.house import Cable, House
-from tests.web.talk import say, settled, shown
+from tests.web.talk import panel, say, settled, shown, toast
 
 pytestmark = pytest.mark.browser
 
@@ -288,3 +288,46 @@ def test_a_message_that_is_sent_before_the_page_knows_the_server_waits_for_it(ho
     profile.unroute("**/api/status")
     settled(page, "Hello.")
     assert house.text(window).startswith("Hello.")
+
+
+@pytest.mark.parametrize(("name", "sign"), [("Notes", "bell"), ("Memory", "Mochi")])
+def test_a_panel_opened_without_a_server_fills_when_it_is_back(house, show, name, sign):
+    house.ask("PUT", "/notes", json={"content": {"bell": "gold"}})
+    house.ask("PUT", "/memory/entry", json={"path": "Mochi", "content": "a cat"})
+    page = show(house.window())
+    house.stop()
+    page.wait_for_function("() => app.store.connection.state === 'lost'")
+    drawer = panel(page, name)
+    toast(page, "cannot be reached")
+    house.start()
+    if name == "Notes":
+        page.wait_for_function("() => document.querySelector('#drawer textarea').value.includes('bell')")
+    else:
+        expect(drawer.get_by_role("treeitem", name=sign)).to_be_visible()
+
+
+def test_a_wrong_key_is_called_wrong(tmp_path, tabs):
+    house = House(tmp_path, key="a-key-of-the-house-1").start()
+    try:
+        page = tabs.open(house.address)
+        dialog = page.get_by_role("dialog", name="This server is locked")
+        expect(dialog).not_to_contain_text("not right")
+        dialog.get_by_label("Key").fill("another-key-altogether")
+        dialog.get_by_role("button", name="Unlock").click()
+        expect(dialog).to_contain_text("That key was not right")
+        dialog.get_by_label("Key").fill(house.key)
+        dialog.get_by_role("button", name="Unlock").click()
+        expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+    finally:
+        house.stop()
+
+
+def test_without_a_connection_nothing_seems_at_work(house, show):
+    page = show(house.window())
+    page.evaluate("app.store.setWindow({ ...app.store.window, generating: true })")
+    expect(page.locator("#rail .pulse")).to_be_visible()
+    green = page.locator(".dot").evaluate("one => getComputedStyle(one).backgroundColor")
+    page.evaluate("app.store.setConnection('lost', Date.now() + 60_000)")
+    expect(page.locator(".banner")).to_be_visible()
+    expect(page.locator("#rail .pulse")).to_be_hidden()
+    assert page.locator(".dot").evaluate("one => getComputedStyle(one).backgroundColor") != green

@@ -1,13 +1,16 @@
-"""Falling asleep and waking up, as the page shows it; search and preview."""
+"""Pruning and resurrection, as the page shows them."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.talk import act, keys, panel, say, shown, toast
+from tests.web.talk import act, keys, say, shown, toast
 
 pytestmark = pytest.mark.browser
+
 
 TOPICS = [
     "the harbour at dawn",
@@ -98,38 +101,6 @@ def test_a_gap_with_more_than_a_page_says_so_and_shows_the_rest(house, show):
     expect(page.locator(".sleeper:focus")).to_contain_text(last["text"].strip())
 
 
-def test_waking_from_the_graveyard_pins_a_chunk_at_its_place_and_a_reload_shows_the_same(house, show):
-    window = full_window(house)
-    page = show(window)
-    drawer = panel(page, "Graveyard")
-    total = house.ask("GET", f"/windows/{window}/graveyard")["total"]
-    expect(drawer.get_by_role("status")).to_contain_text(f"{total} chunks, ")
-    row = drawer.locator(".row", has_text="My cat is called Mochi.")
-    expect(row).to_contain_text("peak")
-    row.get_by_role("button", name="Wake up here, pinned").click()
-    toast(page, "Awake at its place, and pinned.")
-    first = page.locator("article.chunk").first
-    expect(first).to_contain_text("My cat is called Mochi.")
-    expect(first.locator(".pin-badge")).to_be_visible()
-    expect(row).to_have_count(0)
-    expect(drawer.locator(".row", has_text="Mochi is a lovely name")).to_have_count(
-        0
-    )  # its answer came along
-    left = house.ask("GET", f"/windows/{window}/graveyard")["total"]
-    expect(drawer.get_by_role("status")).to_contain_text(f"{left} chunks, ")
-    answer = house.context(window)["turns"][1]["chunks"][0]
-    assert ("".join(answer["text_pieces"]), answer["pinned"]) == ("Mochi is a lovely name for a cat.", False)
-    woken = next(one for turn in house.context(window)["turns"] for one in turn["chunks"])
-    assert woken["pinned"]
-    assert woken["peak"] == 10_000
-    before = keys(page)
-    page.reload()
-    page.wait_for_selector(".chunk")
-    assert keys(page) == before
-    assert shown(page) == house.text(window)
-    expect(page.locator("article.chunk").first.locator(".pin-badge")).to_be_visible()
-
-
 def test_what_is_spoken_of_wakes_up_with_the_words_that_woke_it(house, show):
     window = full_window(house)
     house.ask(
@@ -165,104 +136,6 @@ def test_a_chunk_woken_from_another_window_names_its_origin(house, show):
     expect(page).to_have_url(f"{house.address}/#/w/{other}")
 
 
-def test_the_preview_names_what_would_wake_up(house, show):
-    window = full_window(house)
-    house.ask(
-        "PATCH",
-        f"/windows/{window}",
-        json={"settings": {"resurrection_budget": 60, "max_context_tokens": 200}},
-    )
-    page = show(window)
-    page.get_by_label("Your message").press_sequentially("my cat Mochi")
-    preview = page.locator(".preview")
-    expect(preview).to_contain_text("Would wake")
-    preview.locator("summary").click()
-    expect(preview.locator("li").first).to_contain_text("Mochi")
-    assert "My cat is called Mochi." not in house.text(window)
-    page.get_by_label("Your message").fill("")
-    expect(preview).to_be_hidden()
-
-
-def test_the_graveyard_is_sorted_and_filtered(house, show):
-    window = full_window(house)
-    page = show(window)
-    drawer = panel(page, "Graveyard")
-    expect(drawer.locator(".grave").first).to_be_visible()
-    drawer.get_by_label("Sort by").select_option("position")
-    drawer.get_by_label("Order").select_option("asc")
-    expect(drawer.locator(".grave").first).to_contain_text("My cat is called Mochi.")
-    drawer.get_by_label("Who said it").select_option("assistant")
-    expect(drawer.locator(".grave.user")).to_have_count(0)
-    drawer.get_by_label("Who said it").select_option("")
-    drawer.get_by_label("Filter by text").fill("lovely name")
-    expect(drawer.get_by_role("status")).to_have_text("1 chunk found")
-    expect(drawer.locator(".grave")).to_have_count(1)
-    drawer.get_by_label("Filter by text").fill("no such words")
-    expect(drawer).to_contain_text("Nothing that sleeps fits this filter.")
-
-
-def test_search_finds_words_of_all_windows_and_wakes_them_up_here(house, show):
-    other = house.window("Cats", max_context_tokens=0)
-    house.say(other, "My cat is called Mochi.", "Noted.")
-    window = house.window("Chess")
-    house.say(window, "Tell me the rules.", "White begins.")
-    page = show(window)
-    page.keyboard.press("Control+k")
-    dialog = page.get_by_role("dialog", name="Search memory")
-    dialog.get_by_label("Search the whole memory").fill("Mochi")
-    hit = dialog.locator(".hit").first
-    expect(hit).to_contain_text("My cat is called Mochi.")
-    expect(hit.locator("mark")).to_have_text(["Mochi"])
-    expect(hit).to_contain_text("Cats")
-    hit.get_by_role("button", name="Wake up here").click()
-    toast(page, "Awake at its place")
-    expect(page.locator("article.chunk").first).to_contain_text("Mochi")
-    assert shown(page) == house.text(window)
-    page.keyboard.press("Control+k")
-    dialog.get_by_label("Search the whole memory").fill("White begins")
-    dialog.locator(".hit", has_text="White begins").get_by_role("button", name="Go there").click()
-    expect(page.locator("article.chunk:focus")).to_contain_text("White begins.")
-
-
-def test_a_search_is_narrowed_by_who_said_it_when_and_the_tag_of_the_window(house, show):
-    cats = house.window("Cats", max_context_tokens=0)
-    house.ask("PATCH", f"/windows/{cats}", json={"tags": ["pets"]})
-    house.say(cats, "My cat is called Mochi.", "Mochi is a fine name.")
-    other = house.window("Food", max_context_tokens=0)
-    house.say(other, "Mochi is also made of rice.", "And it is sweet.")
-    page = show(other)
-    page.keyboard.press("Control+k")
-    dialog = page.get_by_role("dialog", name="Search memory")
-    dialog.get_by_label("Search the whole memory").fill("Mochi")
-    hits = dialog.locator(".hit", has_text="Mochi")
-    expect(hits).to_have_count(3)
-    dialog.get_by_text("Narrow down").click()
-    dialog.get_by_label("Tag").select_option("pets")
-    expect(hits).to_have_count(2)
-    dialog.get_by_label("Role").select_option("The model")
-    expect(hits).to_have_count(1)
-    expect(hits).to_contain_text("a fine name")
-    dialog.get_by_label("Before this day").fill("2020-01-31")
-    expect(dialog.get_by_role("status")).to_have_text("Nothing found.")
-    dialog.get_by_label("Before this day").fill("")
-    dialog.get_by_label("Speaker").fill("Nobody")
-    dialog.get_by_label("Speaker").press("Tab")
-    expect(dialog.get_by_role("status")).to_have_text("Nothing found.")
-
-
-def test_a_result_opens_in_the_window_where_it_is_live(house, show):
-    other = house.window("Cats", max_context_tokens=0)
-    house.say(other, "My cat is called Mochi.", "Noted.")
-    window = house.window("Chess")
-    page = show(window)
-    page.keyboard.press("Control+k")
-    dialog = page.get_by_role("dialog", name="Search memory")
-    dialog.get_by_label("Search the whole memory").fill("Mochi")
-    dialog.locator(".hit").first.get_by_role("button", name="Open").click()
-    expect(page.locator(".window-title")).to_have_text("Cats")
-    expect(page.locator("article.chunk:focus")).to_contain_text("Mochi")
-
-
 def test_why_tells_what_is_known_of_a_chunk(house, show):
     window = house.window(max_context_tokens=0)
     house.say(window, "My cat is called Mochi.", "Noted.")
@@ -278,53 +151,32 @@ def test_why_tells_what_is_known_of_a_chunk(house, show):
     expect(dialog).to_have_count(0)
 
 
-def test_the_budget_bar_adds_up(house, show):
-    window = full_window(house)
+def asleep(house) -> str:
+    """A window with names of its own whose first exchange sleeps."""
+    window = house.window("Kitchen", max_context_tokens=0, timestamps=False)
+    house.ask("PATCH", f"/windows/{window}", json={"user_name": "Ada", "ai_name": "Halo"})
+    house.say(window, "My cat is called Mochi.", "Fish soup with dill and potatoes is on.")
+    for turn in house.context(window)["turns"]:
+        for one in turn["chunks"]:
+            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+    return window
+
+
+def test_what_comes_with_its_pair_does_not_claim_its_words(house, show):
+    window = asleep(house)
+    house.say(window, "What is Mochi?", "A cat.")
     page = show(window)
-    budget = house.context(window)["budget"]
-    label = page.locator("#budget [role=img]").get_attribute("aria-label") or ""
-    assert f"System prompt {budget['system']}" in label
-    assert f"Pinned {budget['pinned']}" in label
-    used = budget["system"] + budget["pinned"] + budget["live"] + budget["frames"]
-    expect(page.locator("#budget")).to_contain_text(f"{used} of {budget['max_context_tokens']}")
-
-
-def test_a_long_graveyard_keeps_only_the_rows_near_the_view(house, show):
-    window = house.window(
-        max_context_tokens=60,
-        max_new_tokens=2000,
-        min_chunk_tokens=4,
-        resurrection_budget=0,
-        timestamps=False,
-        memory_tree_in_prompt=False,
-        strategy="magnitude_voting",  # the oldest sleep first
+    hit = page.locator("article.chunk", has_text="My cat is called Mochi.")
+    expect(hit.locator(".wake-badge")).to_contain_text("woken by “mochi”")
+    pair = page.locator("article.chunk", has_text="Fish soup with dill and potatoes is on.").locator(
+        ".wake-badge"
     )
-    house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
-    for i in range(3):
-        house.say(window, f"Round {i}.", "\n\n".join(f"Paragraph {i}-{k} of a long tale." for k in range(60)))
-    total = house.ask("GET", f"/windows/{window}/graveyard")["total"]
-    assert total > 100
-    page = show(window)
-    drawer = panel(page, "Graveyard")
-    expect(drawer.locator(".grave").first).to_be_visible()
-    assert drawer.locator(".row").count() < 40
-    drawer.get_by_label("Sort by").select_option("position")
-    drawer.get_by_label("Order").select_option("asc")
-    drawer.locator(".rows").evaluate("one => one.scrollTo(0, one.scrollHeight)")
-    expect(drawer.locator(f"[aria-posinset='{total}'] .grave")).to_be_visible()
-    assert drawer.locator(".row").count() < 40
-    page.evaluate("() => document.querySelector('.rows').scrollTo(0, 0)")
-    drawer.locator("[aria-posinset='1'] .row-open").focus()
-    for _ in range(12):
-        page.keyboard.press("ArrowDown")
-    expect(drawer.locator("[aria-posinset='13'] .row-open")).to_be_focused()
-    page.keyboard.press("End")
-    last = drawer.locator(f"[aria-posinset='{total}'] .row-open")
-    expect(last).to_be_focused()
-    drawer.locator(".rows").evaluate("one => one.scrollTo(0, 0)")
-    expect(drawer.locator("[aria-posinset='1'] .row-open")).to_be_visible()
-    expect(last).to_be_focused()
-    drawer.locator("[aria-posinset='1'] .row-open").focus()
-    house.say(window, "One more.", "And its answer.")
-    expect(drawer.locator(f"[aria-setsize='{total}']")).to_have_count(0)
-    expect(drawer.locator("[aria-posinset='1'] .row-open")).to_be_focused()
+    expect(pair).to_have_text(re.compile("^woken (with its pair|by what stands near it)"))
+    expect(pair).not_to_contain_text("mochi")
+    page.evaluate("key => app.why(key)", hit.get_attribute("data-key"))
+    why = page.get_by_role("dialog", name="Why?")
+    expect(why).to_contain_text(
+        re.compile(r"Woken by “mochi”, cost \d+ tokens\. (Weak|Good|Strong) fit: \d+\.\d \(words ")
+    )
+    expect(why).to_contain_text("Put to sleep by you")
+    expect(why.locator("time").first).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
