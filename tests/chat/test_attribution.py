@@ -14,9 +14,9 @@ from halo_weave.chat import Weave, events
 from halo_weave.cli.app import app
 from halo_weave.core.retrieval_heads import PENDING, Calibration, RetrievalHead
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.engines.scripted import ScriptedEngine, Visible
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, Clock, WordRecall, of
+from tests.fakes.scripted_engine import ScriptedEngine, Visible
 
 assert halo_weave.cli  # registers the commands
 HEADS = Calibration((RetrievalHead(1, 2, 0.9, 0.9, 1.0),), "One head was found.")

@@ -7,10 +7,10 @@ import pytest
 
 from halo_weave.chat import Weave, events
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput
 from tests.chat.conftest import SMALL, Assembled, of
 from tests.chat.test_pruning_protection import FACT, chatter, live_keys
+from tests.fakes.scripted_engine import ScriptedEngine
 
 KEY = ChunkKey(1, 0, Role.USER)
 

@@ -4,9 +4,9 @@ import pytest
 
 from halo_weave.chat import events
 from halo_weave.engines.base import Capabilities
-from halo_weave.engines.scripted import ScriptedEngine
 from tests.chat.conftest import SMALL
 from tests.chat.test_branches import say
+from tests.fakes.scripted_engine import ScriptedEngine
 
 
 def budget(weave, window):

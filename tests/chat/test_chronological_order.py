@@ -6,9 +6,9 @@ import numpy as np
 
 from halo_weave.chat import events
 from halo_weave.core.retrieval_heads import Calibration, RetrievalHead
-from halo_weave.engines.scripted import ScriptedEngine
 from tests.chat.conftest import SMALL, of
 from tests.chat.test_turn import spoken_prompt
+from tests.fakes.scripted_engine import ScriptedEngine
 
 HEAD = Calibration((RetrievalHead(0, 1, 0.9, 0.9, 1.0),), "")
 ROOMY = {**SMALL, "max_context_tokens": 0, "timestamps": True}

@@ -1,8 +1,8 @@
 """A turn on an engine that cannot do everything."""
 
 from halo_weave.engines.base import Capabilities
-from halo_weave.engines.scripted import ScriptedEngine
 from tests.chat.conftest import SMALL, spoken
+from tests.fakes.scripted_engine import ScriptedEngine
 
 
 def test_rows_that_cannot_be_seen_are_no_faults(assembled):

@@ -12,11 +12,11 @@ from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.chat.turn_request import ClientOptions
 from halo_weave.engines.base import ModelInfo
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import EngineError
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, of, spoken
 from tests.chat.test_turn import spoken_prompt
+from tests.fakes.scripted_engine import ScriptedEngine
 
 CODE = "Please remember that the code of the store room is 4321."
 KEPT = "The code of the store room is 4321."

@@ -11,12 +11,12 @@ from halo_weave.chat import Weave, events
 from halo_weave.chat.reply_storage import recover_drafts
 from halo_weave.core.retrieval_heads import PENDING, Calibration, RetrievalHead
 from halo_weave.engines.no_model import NoModelEngine
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, ModelLoading, ModelNotFound, WindowBusy
 from halo_weave.store.records import Draft
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, WordRecall, of, spoken
 from tests.engines.templates.samples import THINKS
+from tests.fakes.scripted_engine import ScriptedEngine
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 FOUND = Calibration((RetrievalHead(0, 1, 0.5, 0.5, 1.0),), "Light comes from one head.")

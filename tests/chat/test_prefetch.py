@@ -4,8 +4,8 @@ import pytest
 
 from halo_weave.chat import events, prefetch
 from halo_weave.engines.base import Capabilities
-from halo_weave.engines.scripted import ScriptedEngine
 from tests.chat.conftest import SMALL
+from tests.fakes.scripted_engine import ScriptedEngine
 
 AHEAD = Capabilities(ahead=True)
 

@@ -11,10 +11,10 @@ from halo_weave.core.pruning import PruneReason
 from halo_weave.core.retrieval_heads import NOT_CALIBRATED
 from halo_weave.engines.engine_list import EngineList, NamedEngine
 from halo_weave.engines.no_model import NoModelEngine
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, EngineError
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, WordRecall, of
+from tests.fakes.scripted_engine import ScriptedEngine
 
 PLAIN = {**SMALL, "tools": "off"}
 

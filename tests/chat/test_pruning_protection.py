@@ -9,9 +9,9 @@ import pytest
 
 from halo_weave.chat import Weave, events
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.engines.scripted import ScriptedEngine, Visible
 from halo_weave.store.records import ChunkToPrune
 from tests.chat.conftest import SMALL, Assembled, of
+from tests.fakes.scripted_engine import ScriptedEngine, Visible
 
 FACT = "My lighthouse key lies under the blue pot."
 

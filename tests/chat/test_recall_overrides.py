@@ -9,9 +9,9 @@ import pytest
 from halo_weave.chat import Weave, events
 from halo_weave.chat.recall_plan import RecallOverrides
 from halo_weave.core.tokens import ChunkKey
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, Clock, WordRecall
+from tests.fakes.scripted_engine import ScriptedEngine
 
 FACTS = [
     "The lighthouse keeper is called Amaruq.",

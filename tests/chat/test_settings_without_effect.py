@@ -4,10 +4,10 @@ import pytest
 
 from halo_weave.chat import events
 from halo_weave.core.strategies import STRATEGIES
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.settings import Settings, described_settings, no_effect
 from tests.chat.conftest import SMALL, of
 from tests.chat.test_branches import say
+from tests.fakes.scripted_engine import ScriptedEngine
 
 OTHERWISE = {
     "resurrection_brightness": "fresh",

@@ -10,11 +10,11 @@ from halo_weave.chat import events
 from halo_weave.chat.tools.notes import Notes
 from halo_weave.chat.tools.structured_memory import SnapshotChunk, StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, of, spoken
 from tests.chat.test_turn import FACT, chatter, spoken_prompt
+from tests.fakes.scripted_engine import ScriptedEngine
 
 WRITE = """<tool>jq '.topics.cat = "Mooncake"' notes.json > output</tool>"""
 ROOMY = {**SMALL, "max_new_tokens": 200, "max_context_tokens": 2_000}

@@ -7,12 +7,12 @@ import pytest
 
 from halo_weave.chat import events
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, BadSetting, EngineError, UnknownWindow
 from halo_weave.store.records import Draft
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, lived, of, spoken
 from tests.chat.test_turn import FACT, chatter
+from tests.fakes.scripted_engine import ScriptedEngine
 
 
 def said(weave, window, text, **more):

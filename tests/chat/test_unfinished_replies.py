@@ -3,9 +3,9 @@
 import pytest
 
 from halo_weave.chat import events
-from halo_weave.engines.scripted import ScriptedEngine
 from tests.chat.conftest import SMALL, of
 from tests.chat.test_branches import finish, say
+from tests.fakes.scripted_engine import ScriptedEngine
 
 LONG = "One two three four five six seven eight."
 

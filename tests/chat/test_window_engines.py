@@ -11,11 +11,11 @@ from halo_weave.app import Options, open_model
 from halo_weave.chat import Weave, events
 from halo_weave.core.retrieval_heads import NOT_CALIBRATED, PENDING, Calibration, RetrievalHead
 from halo_weave.engines.engine_list import EngineList, NamedEngine
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadSetting, EngineError, ServerFailed
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, WordRecall, of, spoken
 from tests.engines.tiny import write
+from tests.fakes.scripted_engine import ScriptedEngine
 
 FOUND = Calibration((RetrievalHead(0, 1, 0.5, 0.5, 1.0),), "Light comes from one head.")
 

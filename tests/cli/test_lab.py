@@ -84,17 +84,6 @@ def test_a_conversation_is_captured_replayed_and_compared_with_plots(
     assert all(Path(one).stat().st_size > 2_000 for one in found["plots"])
 
 
-def test_strategies_are_compared_on_conversations(scripted: None, dialogues: Path) -> None:
-    told = json.loads(run("compare", "--dialogues", dialogues, "--windows", 1, "--json"))
-    (found,) = told.values()
-    assert found["complete"]
-    told_by = found["attribution"]
-    assert told_by["default"]["questions"] == 2
-    assert told_by["default, or the turn beside it"]["top1"] >= told_by["default"]["top1"]
-    assert set(found["keeping"]["use_and_surprise"]) == {"0.75", "0.5", "0.25"}
-    assert "use_and_surprise" in run("compare", "--dialogues", dialogues, "--windows", 1)
-
-
 def test_models_are_heard_side_by_side(scripted: None, tmp_path: Path) -> None:
     said = tmp_path / "said.txt"
     said.write_text("\n".join(TOLD[:3]))

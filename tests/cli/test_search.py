@@ -12,9 +12,9 @@ from halo_weave.cli import search as commands
 from halo_weave.cli.app import app
 from halo_weave.errors import BadInput, ModelNotFound, UnknownWindow
 from halo_weave.paths import memory_file
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.settings import SHARED_KEY
 from halo_weave.store.sqlite import SqliteStore
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.search.talk import talk
 from tests.store.material import NOW
 

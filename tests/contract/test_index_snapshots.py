@@ -17,9 +17,9 @@ import pytest
 from halo_weave.core.quantization import quantize
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.search import index_snapshot, index_state, vector_index
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.search.vector_index import row_size
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.store.material import NOW, ask
 
 WORDS = [f"w{i}" for i in range(60)]
@@ -188,6 +188,7 @@ def test_a_damaged_image_is_not_used_and_made_anew(store, window, again, path, r
     assert not read
 
 
+@pytest.mark.slow
 def test_whatever_bit_of_an_image_is_wrong_the_answers_are_right(store, window, again, path):
     say(store, window, random.Random(3))
     known = left_behind(store, path)
@@ -337,6 +338,7 @@ def test_a_repaired_memory_takes_no_image_from_before(store, window):
     assert not store.knows_index_snapshot("one")
 
 
+@pytest.mark.slow
 def test_two_processes_share_an_image(store, window, again, path, read):
     said = say(store, window, random.Random(13))
     left_behind(store, path)
@@ -398,7 +400,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from halo_weave.app import open_store
-from halo_weave.search.hashing_embedder import HashingEmbedder
+from tests.fakes.hashing_embedder import HashingEmbedder
 from halo_weave.search import index_state, vector_index
 from halo_weave.search.memory_search import MemorySearch
 index_state.MIN_SNAPSHOT_CHUNKS = index_state.MIN_SNAPSHOT_CHANGES = 1
@@ -413,6 +415,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_writes_images_leaves_a_good_one_or_none(store, window, again, path):
     rng = random.Random(18)
     say(store, window, rng)

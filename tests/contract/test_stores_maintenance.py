@@ -176,6 +176,7 @@ def test_an_unknown_window_cannot_be_exported(store):
         exported(store, subset=ExportFilter(window="nowhere"))
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=25, deadline=None)
 def test_any_sequence_of_steps_leaves_a_sound_memory(kind, data):

@@ -282,6 +282,7 @@ for number in range(10**6):
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_while_it_writes_leaves_whole_files_or_none(tmp_path: Path) -> None:
     kills = int(os.environ.get("HALO_WEAVE_KILLS", "10"))
     whole = 0
@@ -306,6 +307,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_whole_files_or_none(tmp
     assert whole > kills / 2
 
 
+@pytest.mark.slow
 def test_after_kills_while_cells_are_written_the_model_reads_as_if_all_were_computed(tmp_path: Path) -> None:
     kills = int(os.environ.get("HALO_WEAVE_KILLS", "2"))
     told = drill(write(tmp_path / "tiny.gguf", "llama"), kills)

@@ -13,10 +13,10 @@ from halo_weave.core.tokens import Role
 from halo_weave.engines.base import Capture, GenerationEnd, LateAttention, PrefillResult, Sampling, Step
 from halo_weave.engines.calibration import load_or_calibrate, pending_calibration
 from halo_weave.engines.openai import OpenAiEngine
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.engines.shadow_model import TOKENS_PER_PASS, ShadowRun
 from tests.contract.talks import Talk
 from tests.engines.faulty import KEY, faulty_server
+from tests.fakes.scripted_engine import ScriptedEngine
 
 EYES = Calibration((RetrievalHead(1, 0, 0.9, 0.9, 1.0),), "By one head.")
 WATCHED = Capture(pairs=EYES.pairs, raw=True, reading=True, reading_surprisal=True)

@@ -12,8 +12,8 @@ from halo_weave.core.resurrection import RecallHit, plan_recall
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import SearchFilter
 from halo_weave.errors import BadSetting
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.ranking import Weights
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.search.talk import EXCHANGES, keys_of, recalling, talk
 from tests.store.material import NOW, answer, ask
 

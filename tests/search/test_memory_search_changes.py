@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.store.sqlite import SqliteStore
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.search.talk import keys_of, recalling, talk
 from tests.store.material import NOW, ask
 

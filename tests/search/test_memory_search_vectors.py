@@ -8,11 +8,11 @@ import pytest
 
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.search import memory_search as module
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.search.ranking import SMALL_TALK
 from halo_weave.search.vector_index import VectorIndex
 from halo_weave.store.sqlite import SqliteStore
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.search.talk import recalling, talk
 from tests.store.material import NOW, ask
 

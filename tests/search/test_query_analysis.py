@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.query_analysis import days_named, rephrase_as_speaker
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.search.talk import NOW as TALK_TIME
 from tests.search.talk import recalling, talk
 

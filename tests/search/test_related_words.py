@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from halo_weave.search import related_words
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.related_words import RelatedWords, related_words_file
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.search.talk import recalling, talk
 from tests.store.material import NOW
 

@@ -172,6 +172,7 @@ def test_a_failure_of_the_prototype_is_as_described(client, description, service
         assert [data["type"] for _, data in told.check(response.iter_lines())] == ["error"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_setting_may_be_null_where_the_description_says_so(client, description, name):
     schema = {"$ref": "#/components/schemas/SettingsChange", "components": description["components"]}
@@ -192,6 +193,7 @@ def test_to_leave_a_setting_out_is_not_described_as_null(description):
         assert not [field for field in FIELDS if "default" in fields[field]]
 
 
+@pytest.mark.slow
 def test_the_key_is_described_and_needed_by_every_address():
     empty = Service(lambda progress: pytest.fail("nobody asked for it"))
     with serve_in_thread(empty, key=KEY) as address, httpx.Client(base_url=address, timeout=30) as client:

@@ -19,6 +19,8 @@ from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import refused, say
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

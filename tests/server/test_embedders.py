@@ -16,10 +16,10 @@ from halo_weave.app import Options, build_weave, open_store
 from halo_weave.cli.app import embedder_of
 from halo_weave.errors import ModelNotFound
 from halo_weave.models import catalogue
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from halo_weave.state_file import remembered_embedder
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.server.talking import refused, say
 
 FACT = "The barometer hangs beside the lighthouse door."

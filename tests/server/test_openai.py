@@ -537,6 +537,7 @@ FIELDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", FIELDS)
 def test_whatever_is_sent_is_answered_or_refused(client, place):
     plain = {"messages": [user("hi")], "prompt": "hi", "input": "hi", "max_tokens": 2, "max_output_tokens": 2}
@@ -547,6 +548,7 @@ def test_whatever_is_sent_is_answered_or_refused(client, place):
             assert answer.status_code in (200, 400, 404), (field, junk, answer.text)
 
 
+@pytest.mark.slow
 def test_whatever_stands_in_messages_is_answered_or_refused(client):
     for role in ("user", "assistant", "system", "tool", "function", "nobody"):
         for junk in JUNK:

@@ -7,13 +7,13 @@ import openai
 import pytest
 
 from halo_weave.chat import Weave
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import WordRecall
 from tests.chat.test_native_tools import prompts
 from tests.engines.templates.samples import THINKS
+from tests.fakes.scripted_engine import ScriptedEngine
 
 WEATHER = {
     "type": "function",

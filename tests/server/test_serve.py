@@ -17,6 +17,8 @@ from halo_weave.errors import BadSetting
 from halo_weave.server.http_server import bind, policy_for
 from tests.server.talking import following, say, shown
 
+pytestmark = pytest.mark.slow
+
 KEY = "correct-horse-battery"
 
 
@@ -25,7 +27,7 @@ class Process:
 
     def __init__(self, folder, *options, **environment):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "halo_weave", "serve", "--port", "0", "--data", str(folder), *options],
+            [sys.executable, "-m", "tests.fakes", "serve", "--port", "0", "--data", str(folder), *options],
             stderr=subprocess.PIPE,
             text=True,
             env={

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import expect
 
 from halo_weave import app as assembling
-from halo_weave.search.hashing_embedder import HashingEmbedder
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.web.house import House
 from tests.web.talk import panel, toast
 

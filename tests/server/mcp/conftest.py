@@ -35,7 +35,7 @@ def halo_weave(*args: str) -> StdioServerParameters:
         "HALO_WEAVE_ENGINE": "scripted",
         "HALO_WEAVE_CONFIG": os.devnull,
     }
-    return StdioServerParameters(command=sys.executable, args=["-m", "halo_weave", *args], env=env)
+    return StdioServerParameters(command=sys.executable, args=["-m", "tests.fakes", *args], env=env)
 
 
 def speaking(server: Any, talk: Callable[[Client], Awaitable[None]]) -> None:

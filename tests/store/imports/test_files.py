@@ -160,6 +160,7 @@ def test_names_in_a_zip_are_only_names(store, load, tmp_path, monkeypatch):
 ODD = [None, True, 7, -1.5, "text", [], {}, [[]], {"a": None}, "x" * 3000, "\ud800", "\0"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [
     "chatgpt.json", "claude.json", "openwebui.json", "lmstudio.json", "textgen.json", "card.json", "koboldlite.json",
     "sillytavern.jsonl", "jan.jsonl",
@@ -215,6 +216,7 @@ def test_a_long_message_is_cut_into_chunks_that_can_wake_up(store, load):
     assert all(one.chunk.text.endswith(".") for one in chunks)
 
 
+@pytest.mark.slow
 def test_of_a_long_conversation_the_end_is_live(store, load):
     load([mapping(*(f"This is message number {n} of many." for n in range(2000)))])
     [window] = store.windows()

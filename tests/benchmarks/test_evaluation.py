@@ -1,13 +1,18 @@
-"""Conversations that are given: who answers whom."""
+"""Strategies evaluated on given conversations: who answers whom, attribution, what is kept, evidence end to end."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from benchmarks.evaluation import Records, Workload, attribution, end_to_end, kept_shares, measure_windows
+from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Role
-from halo_weave.lab.conversations import exchanges_of, read_dialogue
-from halo_weave.lab.evaluation import end_to_end
+from halo_weave.lab.conversations import exchanges_of, read_dialogue, read_dialogues
+from tests.cli.test_lab import dialogues
+from tests.fakes import ScriptedEngine
+
+assert dialogues
 
 
 def session(day: int, *spoken: tuple[str, str]) -> dict:
@@ -63,3 +68,18 @@ def test_end_to_end_a_strategy_is_compared_with_a_sliding_window_on_the_same_que
     assert told["use_and_surprise"]["ahead"]["p"] < 0.05
     assert "ahead" not in told["first_in_first_out"]
     assert told["first_in_first_out"]["read_tokens"] == 100
+
+
+def test_strategies_are_evaluated_on_conversations_with_questions(dialogues: Path) -> None:
+    records = Records(None)
+    talks = read_dialogues(dialogues)
+    extent = Workload(windows=1)
+    assert measure_windows(talks, ScriptedEngine(), Calibration(), extent, records, print, lambda: True)
+    windows = records.of("window")
+    found = attribution(windows)
+    assert found["default"]["questions"] == 2
+    assert found["default, or the turn beside it"]["top1"] >= found["default"]["top1"]
+    assert set(kept_shares(windows)["use_and_surprise"]) == {"0.75", "0.5", "0.25"}
+    assert not measure_windows(
+        talks, ScriptedEngine(), Calibration(), extent, Records(None), print, lambda: False
+    )

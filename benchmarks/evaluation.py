@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -42,7 +42,6 @@ from halo_weave.lab.conversations import (
     GivenReplyEngine,
     exchanges_of,
     read_given_reply,
-    windows_of,
 )
 from halo_weave.paths import related_words_folder
 from halo_weave.search.memory_search import MemorySearch
@@ -54,6 +53,7 @@ from halo_weave.store.sqlite import SqliteStore
 KEEP = (0.75, 0.5, 0.25)
 WINDOW = "lab"
 DRAWS = 20  # of chance, whose mean is what chance keeps
+FRAME = 25  # tokens that a turn takes beside its words, about
 VOTES = "votes"  # a window without decay and cap, which shows the votes of single replies
 
 
@@ -504,6 +504,22 @@ class Workload:
     budgets: tuple[int, ...] = (1_000, 2_000, 4_000)
     strategies: tuple[str, ...] = (Settings().strategy, "first_in_first_out")  # said whole
     exchanges: int | None = None  # of each conversation that is said whole; None: all
+
+
+def windows_of(
+    turns: Sequence[DialogueTurn], engine: Engine, tokens: int, count: int
+) -> Iterator[list[DialogueTurn]]:
+    """Parts of about so many tokens, evenly over a conversation; each begins with the user and ends with a reply."""
+    sizes = np.array([len(engine.tokenize(turn.text)) + FRAME for turn in turns])
+    ends = np.cumsum(sizes)
+    for place in range(count):
+        first = int(np.searchsorted(ends, (ends[-1] - tokens) * place / max(1, count - 1)))
+        while first < len(turns) and turns[first].role is not Role.USER:
+            first += 1
+        last = int(np.searchsorted(ends, ends[first] - sizes[first] + tokens, side="right"))
+        while last > first and turns[last - 1].role is not Role.ASSISTANT:
+            last -= 1
+        yield list(turns[first:last])
 
 
 def measure_windows(
