@@ -292,7 +292,7 @@ def _fill(store: SqliteStore, window: str, turns: int) -> None:
 
     from halo_weave.core.tokens import Role
     from halo_weave.core.working_set import LiveChunk, chunk_turn
-    from halo_weave.engines.scripted import ScriptedEngine
+    from tests.fakes.scripted_engine import ScriptedEngine
 
     engine = ScriptedEngine()
     for number in range(turns // 2):

@@ -10,10 +10,10 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from benchmarks import evaluation
+from benchmarks.evaluation import CachingEmbedder, Workload, measure_whole, measure_windows
 from halo_weave.app import Options, calibrate_engine, open_engine
-from halo_weave.lab import evaluation
 from halo_weave.lab.conversations import read_dialogues
-from halo_weave.lab.evaluation import CachingEmbedder, Workload, measure_whole, measure_windows
 from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.settings import Settings
 

@@ -22,9 +22,9 @@ from halo_weave.chat import Weave
 from halo_weave.core.brightness import Floats
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
 from halo_weave.core.working_set import LiveChunk
-from halo_weave.engines.scripted import ScriptedEngine, Visible
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
+from tests.fakes.scripted_engine import ScriptedEngine, Visible
 
 LIVE_TOKENS, ASLEEP_CHUNKS, CHUNK_TOKENS = 10_000, 20_000, 80
 CONVERSATION_TURNS = 5_000

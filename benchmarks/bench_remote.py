@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks import own_talk
+from benchmarks.evaluation import TrialConversation, windows_of
 from benchmarks.peer_server import halo_server, llama_server
 from halo_weave.app import Options, build_weave, calibrate_engine, open_engine
 from halo_weave.chat import events
@@ -35,9 +36,7 @@ from halo_weave.lab.conversations import (
     exchanges_of,
     read_dialogue,
     read_dialogues,
-    windows_of,
 )
-from halo_weave.lab.evaluation import TrialConversation
 from halo_weave.models.inventory import chosen_weights
 from halo_weave.settings import Settings
 

@@ -35,14 +35,14 @@ from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.core.tokens import Role
 from halo_weave.core.working_set import LiveChunk, chunk_turn
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.paths import index_snapshot_file
 from halo_weave.search.embedding_worker import generation_name
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.store.postgres.store import EXACT_BELOW, PostgresVectors
 from halo_weave.store.protocol import Store
+from tests.fakes.hashing_embedder import HashingEmbedder
+from tests.fakes.scripted_engine import ScriptedEngine
 
 SIZES = (100_000, 1_000_000)
 ROUNDS = 20

@@ -17,10 +17,12 @@ from typing import Any
 import httpx
 
 import halo_weave
+import tests.fakes
 from halo_weave.app import Options, build_weave
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 
+assert tests.fakes  # adds the engine `scripted`
 PACKAGE = Path(halo_weave.__file__).parent
 
 

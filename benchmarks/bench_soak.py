@@ -199,9 +199,12 @@ def turns_stored(http: httpx.Client) -> dict[str, str]:
 
 
 def main() -> None:
+    import tests.fakes
     from halo_weave.app import Options, build_weave
     from halo_weave.server.http_server import serve_in_thread
     from halo_weave.server.service import Service
+
+    assert tests.fakes  # adds the engine `scripted`
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60)

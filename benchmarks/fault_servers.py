@@ -109,6 +109,7 @@ def nursery() -> None:
     from halo_weave.core.retrieval_heads import Calibration
     from halo_weave.server.http_server import serve_in_thread
     from halo_weave.server.service import Service
+    from tests.fakes import ScriptedEngine
 
     # Each fault has a memory of its own, and calibrating the model for each would take minutes.
     setattr(assembling, "calibrate_engine", lambda *_: Calibration())  # noqa: B010
@@ -130,7 +131,7 @@ def nursery() -> None:
                 embedder=None if order["engine"] == "scripted" else "off",
             )
             weave = build_weave(options)
-            if order["engine"] == "scripted":
+            if isinstance(weave.engine, ScriptedEngine):
                 _script(weave.engine, order["manner"])
             service = Service(partial(_ready, weave))
             service.begin().join()

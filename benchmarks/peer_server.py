@@ -90,7 +90,8 @@ def llama_server(
 @contextmanager
 def halo_server(folder: Path, *options: str) -> Iterator[PeerServer]:
     """Another Halo Weave, until the block ends. Its model is there."""
-    command = ["-m", "halo_weave", "serve", "--port", "{port}", "--data", str(folder), "--embedder", "off"]
+    program = "tests.fakes" if "scripted" in options else "halo_weave"
+    command = ["-m", program, "serve", "--port", "{port}", "--data", str(folder), "--embedder", "off"]
     (folder / "config.toml").touch()
     env = {"HALO_WEAVE_CONFIG": str(folder / "config.toml")}  # not the user's
     with running(PeerServer([*command, *options], "/api/v1/model", env)) as server:

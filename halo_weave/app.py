@@ -37,7 +37,6 @@ from halo_weave.paths import (
     related_words_folder,
 )
 from halo_weave.search.embedding_worker import reindex
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.llama_embedder import default_embedder_file, open_embedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
@@ -49,6 +48,7 @@ from halo_weave.store.sqlite import SqliteStore
 from halo_weave.store.transfer import transfer_memory
 
 log = logging.getLogger(__name__)
+EMBEDDERS: dict[str, Callable[[], Embedder]] = {}  # of engines that bring a default embedder of their own
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 
 
@@ -316,7 +316,11 @@ class _EmbedderChoice:
         self.options, self.file = options, options.embedder
 
     def pull(self, progress: Progress) -> None:
-        if self.options.engine != "scripted" and self.file is None and not catalogue.DEFAULT_EMBEDDER.present:
+        if (
+            self.file is None
+            and self.options.engine not in EMBEDDERS
+            and not catalogue.DEFAULT_EMBEDDER.present
+        ):
             catalogue.ensure(catalogue.DEFAULT_EMBEDDER, progress)
 
     def open(self) -> Embedder:
@@ -333,8 +337,8 @@ class _EmbedderChoice:
             remember_embedder(self.options.data, name)
 
     def _opened(self, file: Path | Literal["off"] | None) -> Embedder:
-        if self.options.engine == "scripted" and file is None:
-            return HashingEmbedder()
+        if file is None and (own := EMBEDDERS.get(self.options.engine)):
+            return own()
         return open_embedder(None if file == "off" else file)
 
 

@@ -11,10 +11,14 @@ import pytest
 from fastapi import FastAPI
 from hypothesis import HealthCheck, settings
 
+import tests.fakes
 from tests.store.material import SHARED_MEMORY
+
+assert tests.fakes  # adds the engine `scripted`
 
 # A slow machine is no defect: nothing here is judged by the clock.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fast", settings.get_profile("patient"), max_examples=10)
 settings.load_profile("patient")
 
 # Files of tests are in memory, where waiting for the disk takes no time. Tests of the disk say so (stores/disk).

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PYTHON = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
 TOOLS = [

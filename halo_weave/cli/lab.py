@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,14 +21,11 @@ from halo_weave.cli.terminal import plain, with_count
 from halo_weave.config import read_config
 from halo_weave.core.strategies import STRATEGIES
 from halo_weave.errors import BadInput
-from halo_weave.lab import evaluation
-from halo_weave.lab.conversations import read_dialogues, read_messages, run_conversation
-from halo_weave.lab.evaluation import CachingEmbedder, Workload, measure_whole, measure_windows
+from halo_weave.lab.conversations import read_messages, run_conversation
 from halo_weave.lab.plots import write_plots
 from halo_weave.lab.replay import compare_strategies
 from halo_weave.lab.replay import replay as replayed
 from halo_weave.paths import captures_folder
-from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.settings import Settings
 
 lab = typer.Typer(help="Captures of what a model looks at, replays, comparisons and digests: docs/lab.md.")
@@ -96,7 +92,7 @@ def replay(
 ) -> None:
     """What would have fallen asleep with a strategy and a budget, turn by turn."""
     recording = _recording(capture, data)
-    _chosen(strategy, "")
+    _chosen(strategy)
     done = replayed(recording, strategy=strategy, budget=budget)
     if as_json:
         slept = [
@@ -127,53 +123,21 @@ def replay(
 
 @lab.command()
 def compare(
-    captures: Annotated[
-        list[Path] | None, typer.Argument(help="Captures. Or conversations, with --dialogues.")
-    ] = None,
+    captures: Annotated[list[Path], typer.Argument(help="Folders with captures, or names of windows.")],
     strategies: Strategies = None,
     budget: Tokens = None,
     plots: Annotated[Path | None, typer.Option(help="A folder for plots, as PNG and as SVG.")] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--dialogues", help="A folder of conversations in the form of LoCoMo.")
-    ] = None,
-    conversations: Annotated[int | None, typer.Option(min=1, help="Of the folder, at most.")] = None,
-    windows: Annotated[int, typer.Option(min=1, help="Parts of each conversation.")] = 2,
-    questions: Annotated[int, typer.Option(min=1, help="Of each part, at most.")] = 6,
-    budgets: Annotated[
-        str, typer.Option(help="Of whole conversations, with commas; empty: none is said whole.")
-    ] = "",
-    minutes: Annotated[float | None, typer.Option(help="Begin nothing more after so long.")] = None,
-    model: Annotated[
-        list[str] | None, typer.Option("--model", help="A model; may be given several times.")
-    ] = None,
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Strategies side by side, on captures or on conversations with questions; the latter with several models."""
-    if folder is not None:
-        extent = Workload(
-            windows=windows,
-            questions=questions,
-            budgets=tuple(int(one) for one in budgets.split(",") if one),
-            strategies=tuple(_chosen(strategies, f"{Settings().strategy},first_in_first_out")),
-        )
-        told: dict[str, Any] = {
-            name: found
-            for named in [*(model or [])] or [""]
-            for name, found in [_measured(folder, conversations, extent, named or None, data, minutes)]
-        }
-    elif captures:
-        told = {}
-        for capture in captures:
-            recording = _recording(capture, data)
-            done, told[str(capture)] = compare_strategies(
-                recording, _chosen(strategies, ",".join(STRATEGIES)), budget
-            )
-            if plots:
-                place = plots if len(captures) == 1 else plots / capture.name
-                told[str(capture)]["plots"] = [str(path) for path in write_plots(recording, done, place)]
-    else:
-        raise BadInput("Name captures, or a folder of conversations with --dialogues.")
+    """Strategies side by side on captures."""
+    told: dict[str, Any] = {}
+    for capture in captures:
+        recording = _recording(capture, data)
+        done, told[str(capture)] = compare_strategies(recording, _chosen(strategies), budget)
+        if plots:
+            place = plots if len(captures) == 1 else plots / capture.name
+            told[str(capture)]["plots"] = [str(path) for path in write_plots(recording, done, place)]
     if as_json:
         print_json(told)
         return
@@ -252,54 +216,11 @@ def _recording(capture: Path, data: Path | None) -> StoredCapture:
     return StoredCapture.open(capture)
 
 
-def _chosen(named: str | None, otherwise: str) -> list[str]:
-    chosen = [name for name in (named or otherwise).split(",") if name]
+def _chosen(named: str | None) -> list[str]:
+    chosen = [name for name in named.split(",") if name] if named else list(STRATEGIES)
     if unknown := [name for name in chosen if name not in STRATEGIES]:
         raise BadInput(f"There is no strategy {unknown[0]!r}. There are: {', '.join(STRATEGIES)}.")
     return chosen
-
-
-def _measured(
-    folder: Path,
-    most: int | None,
-    extent: Workload,
-    model: str | None,
-    data: Path | None,
-    minutes: float | None,
-) -> tuple[str, dict[str, Any]]:
-    options = options_of(read_config(), data=data, model=model, embedder="off")
-    talks, records, began = read_dialogues(folder, most), evaluation.Records(None), time.monotonic()
-
-    def time_left() -> bool:
-        return minutes is None or time.monotonic() - began < 60 * minutes
-
-    with progress_bar() as telling, closing(open_engine(options, telling)) as engine:
-        calibration = calibrate_engine(options, engine, telling)
-
-        def tell(line: str) -> None:
-            telling(line, 0, 0)
-
-        complete = measure_windows(talks, engine, calibration, extent, records, tell, time_left)
-        if extent.budgets and complete:
-            with closing(open_embedder()) as embedder:
-                vectors = CachingEmbedder(embedder)
-                complete = measure_whole(
-                    talks, engine, calibration, vectors, extent, records, tell, time_left
-                )
-        name = engine.info.name
-    windows = records.of("window")
-    return name, {
-        "complete": complete,
-        "windows": len(windows),
-        "attribution": evaluation.attribution(windows),
-        "keeping": evaluation.kept_shares(windows),
-        "end_to_end": evaluation.end_to_end(records.of("whole")),
-    }
-
-
-def _ahead(found: dict[str, float] | None) -> str:
-    """How far a strategy is ahead of a sliding window."""
-    return f"{found['difference']:+.3f} (p {found['p']:.3f})" if found else ""
 
 
 def _print_table(console: Console, title: str, rows: dict[str, Any]) -> None:
@@ -310,13 +231,6 @@ def _print_table(console: Console, title: str, rows: dict[str, Any]) -> None:
         for name, value in rows.items():
             table.add_row(name, str(value))
     else:
-        if any(isinstance(value, dict) for value in first.values()) and title == "end_to_end":
-            rows = {
-                f"{budget}, {name}": found | {"ahead": _ahead(found.get("ahead"))}
-                for budget, of in rows.items()
-                for name, found in of.items()
-            }
-            first = next(iter(rows.values()))
         names = [name for name, value in first.items() if not isinstance(value, dict)]
         table = Table(box=SIMPLE)
         table.add_column(title, no_wrap=True)

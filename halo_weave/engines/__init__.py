@@ -32,14 +32,6 @@ def _open_llama(
     return LlamaEngine(path, limits=EngineLimits(**limits), name=title_of(path))
 
 
-def _open_scripted(
-    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
-) -> Engine:
-    from halo_weave.engines.scripted import ScriptedEngine
-
-    return ScriptedEngine()
-
-
 def _open_kobold(
     model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
 ) -> Engine:
@@ -77,6 +69,5 @@ ENGINES: dict[str, _OpenEngine] = {
     "llama": _open_llama,
     "kobold": _open_kobold,
     "openai": _open_openai,
-    "scripted": _open_scripted,
 }
 REMOTE_ENGINES = ("kobold", "openai")  # those that need the address of a server

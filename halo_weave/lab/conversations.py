@@ -40,7 +40,6 @@ from halo_weave.store.sqlite import SqliteStore
 KINDS = {1: "several pieces", 2: "temporal", 3: "open-domain", 4: "single-hop"}
 EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
 PACE = timedelta(seconds=30)  # between turns, of which the files tell only when the first was said
-FRAME = 25  # tokens that a turn takes beside its words, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +121,6 @@ def exchanges_of(turns: Sequence[DialogueTurn]) -> Iterator[tuple[DialogueTurn, 
     for one, other in pairwise(turns):
         if one.role is Role.USER and other.role is Role.ASSISTANT:
             yield one, other
-
-
-def windows_of(
-    turns: Sequence[DialogueTurn], engine: Engine, tokens: int, count: int
-) -> Iterator[list[DialogueTurn]]:
-    """Parts of about so many tokens, evenly over a conversation; each begins with the user and ends with a reply."""
-    sizes = np.array([len(engine.tokenize(turn.text)) + FRAME for turn in turns])
-    ends = np.cumsum(sizes)
-    for place in range(count):
-        first = int(np.searchsorted(ends, (ends[-1] - tokens) * place / max(1, count - 1)))
-        while first < len(turns) and turns[first].role is not Role.USER:
-            first += 1
-        last = int(np.searchsorted(ends, ends[first] - sizes[first] + tokens, side="right"))
-        while last > first and turns[last - 1].role is not Role.ASSISTANT:
-            last -= 1
-        yield list(turns[first:last])
 
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=1)

@@ -21,6 +21,8 @@ from benchmarks.day_script import (
     scaffolding,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def written(folder, *messages, **about):
     file = folder / "day.json"

@@ -14,8 +14,8 @@ from halo_weave.chat import Weave, events
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.terms import stems, terms
 from halo_weave.engines.base import NO_FILTER, SearchFilter
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.store.sqlite import SqliteStore
+from tests.fakes.scripted_engine import ScriptedEngine
 
 PLAIN = {
     "a",

@@ -9,9 +9,9 @@ import pytest
 
 from halo_weave.chat import events
 from halo_weave.core.tokens import Role
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, EngineError
 from tests.chat.conftest import SMALL, of, spoken
+from tests.fakes.scripted_engine import ScriptedEngine
 
 
 def finish(weave, window, future):
@@ -207,7 +207,7 @@ def test_an_answer_that_never_came_leaves_the_former_one(talk):
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from halo_weave.engines.scripted import ScriptedEngine
+from tests.fakes.scripted_engine import ScriptedEngine
 from halo_weave.store.sqlite import SqliteStore
 from halo_weave.chat import Weave, events
 from tests.chat.conftest import WordRecall

@@ -4,9 +4,9 @@ import pytest
 
 from halo_weave.chat import events
 from halo_weave.chat.documents import Document
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, DocumentRefused
 from tests.chat.conftest import SMALL, of
+from tests.fakes.scripted_engine import ScriptedEngine
 
 LOG = "\n\n".join(
     f"Day {day}: the keeper noted {word} and {word} again."

@@ -11,10 +11,10 @@ from halo_weave.chat.drafts import DraftWriter
 from halo_weave.chat.tools.notes import Notes
 from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import StoreBusy, StoreFull, UnknownWindow, WindowBusy
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL
+from tests.fakes.scripted_engine import ScriptedEngine
 
 STORY = "Thirteen lamps burn in the old lighthouse by the sea."
 

@@ -17,6 +17,8 @@ from halo_weave.errors import AnotherModel, BadInput, EngineError, ServerFailed
 from halo_weave.store.records import ExportFilter
 from tests.engines.faulty import KEY, WORDS, faulty_server
 
+pytestmark = pytest.mark.slow
+
 REPLY = "".join(WORDS)
 LONG = {"max_new_tokens": 3000, "max_context_tokens": 0, "timestamps": False}
 

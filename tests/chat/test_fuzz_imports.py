@@ -16,15 +16,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from halo_weave.chat import Weave
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import HaloWeaveError
 from halo_weave.server import views
 from halo_weave.store.records import ExportFilter
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, Clock, WordRecall, spoken
+from tests.fakes.scripted_engine import ScriptedEngine
 from tests.fuzz import CORPUS, examples, in_time
-from tests.imports.test_files import png
+from tests.store.imports.test_files import png
 from tests.store.material import quick_folder
+
+pytestmark = pytest.mark.slow
 
 SEEDS = sorted((CORPUS / "imports").glob("*.json*"))
 NUMBERS = [0, 1, -1, 2**31, 2**53, 2**60, 2**62 - 1, 2**63 - 1, 2**63, 10**30, 0.5, -0.0, 1e308]

@@ -11,8 +11,8 @@ import pytest
 
 from halo_weave.chat import Weave, events
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.engines.scripted import CONTROL_IDS, END, ScriptedEngine
 from tests.chat.conftest import SMALL, Assembled, spoken
+from tests.fakes.scripted_engine import CONTROL_IDS, END, ScriptedEngine
 
 FACT = "The lighthouse key hangs behind the blue door."
 QUESTION = "Where does the lighthouse key hang?"

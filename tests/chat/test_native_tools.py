@@ -10,13 +10,13 @@ from halo_weave.chat.tools.notes import Notes
 from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.core.pruning import PruneReason
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.engines.templates.chat_template import CHATML
 from halo_weave.engines.templates.tool_calls import ToolCallSplitter, ToolFormat
 from halo_weave.settings import Settings
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, of
 from tests.engines.templates.samples import CHANNELS, THINKS
+from tests.fakes.scripted_engine import ScriptedEngine
 
 ROOMY = {**SMALL, "max_new_tokens": 200, "max_context_tokens": 4_000, "tools": "native"}
 CALL = '<tool_call>\n{"name": "save_memory", "arguments": {"path": "Cat", "content": "Mooncake"}}'

@@ -12,11 +12,11 @@ from halo_weave.chat.prompt import PromptBuilder, TurnAnnotation, WindowPrompt
 from halo_weave.core.tokens import Chunk, Role
 from halo_weave.core.working_set import WorkingSet, chunk_turn
 from halo_weave.engines.base import GIVEN, Capture, PrefillResult, Sampling, Step
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.engines.templates.chat_template import CHATML
 from halo_weave.engines.templates.messages import ChatMessage, ChatPrompt
 from halo_weave.engines.templates.model_template import ModelTemplate
 from halo_weave.engines.templates.renderer import TemplateRenderer
+from tests.fakes.scripted_engine import ScriptedEngine
 
 TRIMS = CHATML.replace("message['content']", "message['content'] | trim")
 OPENS = CHATML.replace("assistant\n' }}", "assistant\n<think>\n' }}")

@@ -12,7 +12,6 @@ from halo_weave.chat.tools.notes import Notes
 from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.engines.openai import TOOL_TEMPLATE, OpenAiEngine
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from halo_weave.store.sqlite import SqliteStore
@@ -20,6 +19,7 @@ from tests.chat.conftest import WordRecall, of
 from tests.engines.faulty import KEY, faulty_server
 from tests.engines.reciting import write_reciting
 from tests.engines.templates.samples import THINKS
+from tests.fakes.scripted_engine import ScriptedEngine
 
 CALL = (
     '<tool_call>\n{"name": "save_memory", "arguments": {"path": "Cat", "content": "Mooncake"}}\n</tool_call>'

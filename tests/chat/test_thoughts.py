@@ -13,13 +13,13 @@ from halo_weave.chat.reply import ReplyParser
 from halo_weave.chat.reply_storage import recover_drafts
 from halo_weave.chat.views import PrunedGap
 from halo_weave.core.pruning import PruneReason
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.engines.templates.thoughts import ThoughtMarks
 from halo_weave.server.events import render_event
 from halo_weave.store.records import Draft, ExportFilter
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, of
 from tests.engines.templates.samples import CHANNELS, OPENS_THOUGHT, THINKS
+from tests.fakes.scripted_engine import ScriptedEngine
 
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 ROOMY = {**SMALL, "max_new_tokens": 200, "max_context_tokens": 2_000, "tools": "off"}

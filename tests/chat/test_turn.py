@@ -6,9 +6,9 @@ import pytest
 from halo_weave.chat import events
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import PrefillPlanned
-from halo_weave.engines.scripted import ScriptedEngine, Visible
 from halo_weave.errors import BadInput, EngineError, WindowBusy
 from tests.chat.conftest import SMALL, lived, of, spoken
+from tests.fakes.scripted_engine import ScriptedEngine, Visible
 
 FACT = "My lighthouse key hangs behind the barometer."
 

@@ -13,7 +13,6 @@ import pytest
 from halo_weave.app import Options, build_weave
 from halo_weave.chat import events
 from halo_weave.core.tokens import ChunkKey, Role, Tokens
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import (
     BadInput,
     BadSetting,
@@ -26,6 +25,7 @@ from halo_weave.store.records import Draft
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, lived, of, spoken
 from tests.chat.test_turn import FACT, chatter, spoken_prompt
+from tests.fakes.scripted_engine import ScriptedEngine
 
 
 def test_the_cat_of_one_window_wakes_up_in_another(assembled):

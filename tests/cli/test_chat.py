@@ -218,7 +218,7 @@ def test_ctrl_c_stops_the_reply_and_not_the_program(talk, weave):
 
 def test_a_pipe_is_enough(tmp_path):
     answer = subprocess.run(
-        [sys.executable, "-m", "halo_weave", "chat", "--data", str(tmp_path)],
+        [sys.executable, "-m", "tests.fakes", "chat", "--data", str(tmp_path)],
         input="Hello there.\n/graveyard\n/quit\nnot heard\n",
         capture_output=True,
         text=True,

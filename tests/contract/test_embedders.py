@@ -10,8 +10,8 @@ import pytest
 from halo_weave.engines.base import Embedder
 from halo_weave.errors import ModelError
 from halo_weave.models import catalogue
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.llama_embedder import LlamaEmbedder, default_embedder_file
+from tests.fakes.hashing_embedder import HashingEmbedder
 
 
 def minilm(compute: str) -> Embedder:
@@ -31,7 +31,10 @@ KINDS: dict[str, Callable[[], Embedder]] = {
 }
 
 
-@pytest.fixture(params=KINDS, scope="module")
+SLOW = [pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS if kind != "hashing"]  # a model
+
+
+@pytest.fixture(params=["hashing", *SLOW], scope="module")
 def embedder(request) -> Iterator[Embedder]:
     made = KINDS[request.param]()
     yield made

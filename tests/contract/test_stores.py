@@ -86,6 +86,7 @@ def test_what_was_said_comes_back_exactly(store, window, again):
     assert record.tags == ("home",)
 
 
+@pytest.mark.slow
 @given(
     pieces=st.lists(st.binary(max_size=300), min_size=1, max_size=20),
     ids=st.lists(st.integers(0, 2**31 - 1), min_size=20, max_size=20),

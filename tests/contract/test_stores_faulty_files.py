@@ -60,6 +60,7 @@ def another_window(window_id: str):
     return lambda found: found["windows"].append({**found["windows"][0], "id": window_id})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [
     change(["turns", 0, "turn"], "x"),
     change(["turns", 0, "turn"], True),

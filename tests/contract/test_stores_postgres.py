@@ -17,9 +17,9 @@ from halo_weave.app import open_store
 from halo_weave.engines.base import SearchFilter
 from halo_weave.errors import StoreError, StoreTooNew
 from halo_weave.paths import memory_file
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.store.sqlite import SqliteStore
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.store.material import NOW, ask, exchange
 
 ROOT = Path(__file__).parents[2]

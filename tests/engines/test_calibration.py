@@ -15,7 +15,7 @@ from halo_weave.core.retrieval_heads import Calibration, choose_heads
 from halo_weave.engines.base import Capabilities
 from halo_weave.engines.calibration import METHOD, calibrate, load_or_calibrate
 from halo_weave.engines.flat_prompt import FlatPrompt, attention_row
-from halo_weave.engines.scripted import HEADS, LAYERS, ScriptedEngine
+from tests.fakes.scripted_engine import HEADS, LAYERS, ScriptedEngine
 
 LOOKS_BACK = (1, 2)
 

@@ -26,6 +26,8 @@ from halo_weave.models.memory_estimate import estimate_memory
 from tests.engines import tiny
 from tests.fuzz import CORPUS, PATIENCE, examples, in_time
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 CHILD = """
 import json, sys

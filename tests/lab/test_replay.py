@@ -12,12 +12,12 @@ from halo_weave.chat.capture import CaptureWriter, StoredCapture
 from halo_weave.core.retrieval_heads import Calibration, RetrievalHead
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import Engine
-from halo_weave.engines.scripted import ScriptedEngine, Visible
 from halo_weave.errors import BadInput
 from halo_weave.lab.replay import ReplayResult, replay
 from halo_weave.settings import Settings
 from halo_weave.store.sqlite import SqliteStore
 from tests.chat.conftest import SMALL, Clock, WordRecall, of
+from tests.fakes.scripted_engine import ScriptedEngine, Visible
 
 HEADS = Calibration((RetrievalHead(0, 1, 0.9, 0.8, 0.75), RetrievalHead(1, 0, 0.5, 0.5, 0.25)), "Two heads.")
 TOLD = [

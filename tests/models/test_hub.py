@@ -210,6 +210,7 @@ def test_a_part_that_was_damaged_is_found_and_downloaded_anew(hub: FakeHub, fold
 # What goes wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "sentence"),
     [
@@ -241,6 +242,7 @@ def test_a_name_that_the_hub_does_not_know_is_told(hub: FakeHub, folder: Path) -
         pulled(folder, HubReference("nobody/nothing"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [status(500), status(429), status(429, Retry_After="0.05"), hanging])
 def test_what_passes_is_waited_for(hub: FakeHub, folder: Path, fault) -> None:
     hub.api_faults, hub.cdn_faults = deque([fault, fault]), deque([fault, fault])
@@ -359,6 +361,7 @@ def test_a_disk_that_fills_up_in_the_middle_keeps_what_arrived(
     assert pulled(folder).read_bytes() == WEIGHTS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="a limit of file sizes is set as POSIX does")
 def test_a_real_limit_of_the_disk_ends_in_a_sentence(hub: FakeHub, folder: Path) -> None:
     program = (

@@ -10,7 +10,7 @@ import pytest
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.models import catalogue
 from halo_weave.models.inventory import find_model, local_models, local_path, resolve, title_of
-from tests.engines.test_header import write
+from tests.models.test_gguf_header import write
 
 
 def gguf(path: Path) -> Path:

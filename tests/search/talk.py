@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.search.memory_search import MemorySearch
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.store.material import NOW, answer, ask
 
 EXCHANGES = (

@@ -5,7 +5,7 @@ import pytest
 from halo_weave.errors import BadInput, EngineError
 from halo_weave.search import embedding_worker as module
 from halo_weave.search.embedding_worker import reindex
-from halo_weave.search.hashing_embedder import HashingEmbedder
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.search.talk import recalling, talk
 from tests.store.material import NOW, ask
 

@@ -14,11 +14,13 @@ from halo_weave.app import Options, build_weave
 from halo_weave.chat import Weave
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
+from tests.fakes import ScriptedEngine
 
 
 def scripted(folder: Path) -> Weave:
     """A system whose engine takes a moment for each token, so that there is a middle of a reply."""
     weave = build_weave(Options(data=folder, engine="scripted"))
+    assert isinstance(weave.engine, ScriptedEngine)
     weave.engine.pause = lambda: time.sleep(0.002)
     return weave
 

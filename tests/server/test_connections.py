@@ -1,4 +1,4 @@
-"""Connections that only sit there cost others nothing."""
+"""Many connections and clients at once, idle ones among them."""
 
 import resource
 import select
@@ -12,13 +12,18 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.bench_soak import soak
 from halo_weave.server import http_server
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import refused, say
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
+
+
 SERVE = """
 import logging, sys
 from pathlib import Path
@@ -130,3 +135,12 @@ def test_the_connection_that_was_idle_longest_makes_room_and_those_at_work_do_no
         assert line.recv(1 << 16).startswith(b"HTTP/1.1 200")
         assert refused(httpx.get(f"{address}/api/status"), 503, "too_many_clients")
         assert all(one.recv(1 << 16) for one in select.select(watching, [], [], 0)[0])
+
+
+def test_twenty_clients_on_five_windows_lose_and_mix_nothing(address):
+    report = soak(address, seconds=4)
+    assert report.errors == []
+    assert report.mixed == []
+    assert report.lost == []
+    assert report.turns >= 5
+    assert report.resumed

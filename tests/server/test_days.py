@@ -3,9 +3,12 @@
 import re
 
 import httpx
+import pytest
 
 from benchmarks.bench_day import Product
 from benchmarks.day_script import Day, Message
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_day_tells_what_was_said_what_was_in_context_and_what_changed_in_memory(address):

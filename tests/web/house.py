@@ -15,9 +15,9 @@ import pytest
 
 from halo_weave.app import Options, build_weave
 from halo_weave.chat.weave import Weave
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.server.http_server import Server, bind, policy_for
 from halo_weave.server.service import Service
+from tests.fakes.scripted_engine import ScriptedEngine
 
 
 def missing(what: str) -> None:

@@ -6,6 +6,11 @@ from typing import Any
 
 from playwright.sync_api import Locator, Page, expect
 
+LOG = "\n\n".join(
+    f"Day {day}: the keeper noted {word}, and the *boats* stayed in."
+    for day, word in enumerate("thunder hail fog".split())
+)
+
 
 def say(page: Page, text: str, *, wait: bool = True) -> None:
     box = page.get_by_label("Your message")
@@ -90,3 +95,13 @@ def grounds(page: Page) -> dict[str, list[int]]:
             " [key, view.chunk.pieces.map((_, at) => view.partsAt(at)[0]?.step ?? 0)]))"
         )
     )
+
+
+def file(name: str, text: str | bytes) -> dict[str, object]:
+    data = text.encode() if isinstance(text, str) else text
+    return {"name": name, "mimeType": "application/octet-stream", "buffer": data}
+
+
+def attach(page: Page, *files: dict[str, object]) -> None:
+    page.get_by_label("Files to attach").set_input_files(list(files))
+    page.wait_for_function("() => !document.querySelector('.attachment.reading')")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.talk import act, chunk, heat, keys, say, settled, shown, toast
+from tests.web.talk import act, chunk, heat, keys, panel, say, settled, shown, toast
 
 pytestmark = pytest.mark.browser
 
@@ -285,3 +286,68 @@ def test_the_time_of_a_turn_and_its_speaker_are_shown(house, show):
     expect(page.locator(".turn.assistant .speaker")).to_have_text("Weaver")
     said = page.locator(".turn.user time").get_attribute("datetime") or ""
     assert said.startswith(time.strftime("%Y-"))
+
+
+def asleep(house) -> str:
+    """A window with names of its own whose first exchange sleeps."""
+    window = house.window("Kitchen", max_context_tokens=0, timestamps=False)
+    house.ask("PATCH", f"/windows/{window}", json={"user_name": "Ada", "ai_name": "Halo"})
+    house.say(window, "My cat is called Mochi.", "Fish soup with dill and potatoes is on.")
+    for turn in house.context(window)["turns"]:
+        for one in turn["chunks"]:
+            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+    return window
+
+
+def test_all_parts_of_the_page_call_the_speakers_by_the_same_names(house, show):
+    window = asleep(house)
+    house.say(window, "Tell me of bells.", "They ring.")
+    page = show(window)
+    expect(page.locator(".speaker")).to_have_text(["Ada", "Halo"])
+    page.locator(".gap-line").first.click()
+    expect(page.locator(".sleeper-head > span")).to_have_text([re.compile("^Ada ·"), re.compile("^Halo ·")])
+    drawer = panel(page, "Graveyard")
+    expect(drawer.locator(".row-about", has_text="Ada ")).to_have_count(1)
+    expect(drawer.get_by_label("Who said it").locator("option")).to_have_text(["All", "Ada", "Halo"])
+    expect(panel(page, "Lab").locator(".dimmest")).to_contain_text("Halo, turn")
+    page.keyboard.press("Control+k")
+    page.get_by_label("Search the whole memory").fill("Mochi")
+    hit = page.locator(".hit").first
+    expect(hit.locator(".hit-head")).not_to_contain_text("similarity")
+    hit.get_by_role("button", name="Why?").click()
+    why = page.get_by_role("dialog", name="Why?")
+    expect(why).to_contain_text("Ada · turn")
+    expect(why).to_contain_text(re.compile(r"(Weak|Good|Strong) fit: \d+\.\d \(words \d"))
+
+
+def test_a_reply_under_way_has_the_ais_name_in_a_second_tab(house, show):
+    window = asleep(house)
+    house.held.set()
+    house.ask("POST", f"/windows/{window}/say", json={"text": "Tell me of bells."})
+    page = show(window)
+    expect(page.locator(".turn.assistant .speaker").last).to_have_text("Halo")
+    house.held.clear()
+    house.until_quiet(window)
+
+
+def test_the_very_first_reply_has_the_ais_name_while_it_comes(house, show):
+    house.held.set()
+    page = show()
+    page.wait_for_function("() => window.app?.store.windowsKnown && app.reachable")
+    say(page, "Tell me of bells.", wait=False)
+    expect(page.locator(".chunk.draft")).to_have_count(1)
+    name = house.ask("GET", "/windows")["windows"][0]["ai_name"]
+    expect(page.locator(".turn.assistant .speaker")).to_have_text(name)
+    assert page.locator(".chunk.draft").count() == 1
+    house.held.clear()
+    settled(page)
+
+
+def test_the_console_can_reach_the_state(house, show):
+    window = house.window()
+    house.say(window, "Hello.", "Hello.")
+    page = show(window)
+    assert (
+        page.evaluate("app.store.live.chunks.map((one) => one.pieces.join('')).join('|')") == "Hello.|Hello."
+    )
+    assert page.evaluate("app.api.context(app.store.current).then((wire) => wire.turns.length)") == 2

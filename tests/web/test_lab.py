@@ -110,3 +110,16 @@ def test_a_digest_quotes_what_was_used_most(house, show):
     expect(quoted).to_contain_text("used by 1 reply")
     quoted.get_by_role("button", name="Go there").click()
     expect(chunk(page, "1.0.user")).to_be_focused()
+
+
+def test_the_lab_shows_how_brightness_is_spread(house, show):
+    window = house.window(max_context_tokens=0)
+    house.say(window, "The keeper rang the bell.", "He rang it.")
+    house.say(window, "Again?", "Again the bell.")
+    page = show(window)
+    drawer = panel(page, "Lab")
+    tokens = page.evaluate("app.store.live.tokens")
+    assert (drawer.locator(".histogram").get_attribute("aria-label") or "").startswith(f"{tokens} tokens")
+    expect(drawer.locator(".dimmest li").first).to_contain_text("peak")
+    drawer.locator(".dimmest button").first.click()
+    expect(page.locator("article.chunk:focus")).to_be_visible()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.web.talk import settled
+from tests.web.talk import say, settled
 
 pytestmark = pytest.mark.browser
 
@@ -144,3 +144,61 @@ def test_the_fit_is_a_word_and_its_number_is_told_when_it_is_asked_for(house, sh
     page.keyboard.press("Control+k")
     page.get_by_label("Search the whole memory").fill("cat Mochi")
     expect(page.locator(".hit .fit").first).to_have_text("good fit")
+
+
+def test_what_is_typed_during_a_reply_is_looked_up_when_it_ends(house, show):
+    page = show(house.window())
+    house.held.set()
+    say(page, "Hello there.", wait=False)
+    page.wait_for_function("() => app.store.busy && app.store.turn.phase !== 'sending'")
+    page.get_by_label("Your message").fill("and the bell")
+    page.wait_for_timeout(500)
+    expect(page.locator(".preview")).to_be_hidden()
+    house.held.clear()
+    expect(page.locator(".preview")).to_be_visible()
+
+
+TOPICS = [
+    "the harbour at dawn",
+    "a recipe for rye bread",
+    "how bees find flowers",
+    "the rules of chess",
+    "snow on the pass",
+]
+
+
+def full_window(house, **settings):
+    """A window over its budget: the first exchange sleeps."""
+    window = house.window(
+        max_context_tokens=120,
+        min_chunk_tokens=8,
+        resurrection_budget=0,
+        timestamps=False,
+        memory_tree_in_prompt=False,
+        strategy="magnitude_voting",  # the oldest sleep first
+        **settings,
+    )
+    house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
+    house.say(window, "My cat is called Mochi.", "Mochi is a lovely name for a cat.")
+    for topic in TOPICS:
+        house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}, and little time.")
+    assert house.context(window)["stats"]["asleep_chunks"] > 0
+    return window
+
+
+def test_the_preview_names_what_would_wake_up(house, show):
+    window = full_window(house)
+    house.ask(
+        "PATCH",
+        f"/windows/{window}",
+        json={"settings": {"resurrection_budget": 60, "max_context_tokens": 200}},
+    )
+    page = show(window)
+    page.get_by_label("Your message").press_sequentially("my cat Mochi")
+    preview = page.locator(".preview")
+    expect(preview).to_contain_text("Would wake")
+    preview.locator("summary").click()
+    expect(preview.locator("li").first).to_contain_text("Mochi")
+    assert "My cat is called Mochi." not in house.text(window)
+    page.get_by_label("Your message").fill("")
+    expect(preview).to_be_hidden()

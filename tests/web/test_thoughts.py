@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from halo_weave.engines.scripted import ScriptedEngine
 from tests.chat.test_thoughts import ANSWER, WAYS
+from tests.fakes.scripted_engine import ScriptedEngine
 from tests.web.talk import frame, say, settled, shown
 
 HOSTILE = "<img src=x onerror=alert(1)> & more of the keeper's thoughts"

@@ -19,10 +19,10 @@ from halo_weave.engines.base import Capabilities, Engine
 from halo_weave.engines.kobold import KoboldEngine
 from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
 from halo_weave.engines.openai import OpenAiEngine
-from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.server.http_server import serve_in_thread
 from halo_weave.server.service import Service
 from tests.contract.talks import Talk
+from tests.fakes.scripted_engine import ScriptedEngine
 from tests.real_model.weights import chat_model
 
 PROTOTYPE = Capabilities(cuts=False, surprisal=False, reading=False)

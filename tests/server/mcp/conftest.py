@@ -14,7 +14,7 @@ from mcp import Client, StdioServerParameters
 
 from halo_weave.app import open_store
 from tests.fuzz import CORPUS
-from tests.imports.conftest import NOW
+from tests.store.imports.conftest import NOW
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +35,7 @@ def halo_weave(*args: str) -> StdioServerParameters:
         "HALO_WEAVE_ENGINE": "scripted",
         "HALO_WEAVE_CONFIG": os.devnull,
     }
-    return StdioServerParameters(command=sys.executable, args=["-m", "halo_weave", *args], env=env)
+    return StdioServerParameters(command=sys.executable, args=["-m", "tests.fakes", *args], env=env)
 
 
 def speaking(server: Any, talk: Callable[[Client], Awaitable[None]]) -> None:

@@ -9,9 +9,12 @@ import time
 from pathlib import Path
 
 import httpx
+import pytest
 from mcp import Client
 
 from tests.server.mcp.conftest import call, halo_weave, speaking
+
+pytestmark = pytest.mark.slow
 
 READING = ["memory_read", "memory_search", "memory_status", "memory_timeline"]
 WRITING = ["memory_forget", "memory_write"]
@@ -152,7 +155,7 @@ def test_a_server_that_runs_does_the_work(data):
     env = halo_weave().env
     serve = ["serve", "--data", str(data), "--port", "0", "--key", "k" * 20]
     with subprocess.Popen(
-        [sys.executable, "-m", "halo_weave", *serve], env=env, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "tests.fakes", *serve], env=env, stderr=subprocess.PIPE, text=True
     ) as server:
         try:
             address = next(line.split()[4] for line in server.stderr if "Halo Weave is at" in line)

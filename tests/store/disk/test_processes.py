@@ -14,6 +14,8 @@ import pytest
 from halo_weave.store.sqlite import SqliteStore
 from tests.store.material import NOW, ask, live_keys, sleeping, user
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 KILLS = 50
 
