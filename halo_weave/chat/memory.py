@@ -160,7 +160,7 @@ class Memory:
         system = self._system
         only = self._narrowed(only, window_id if only_window else None, tag)
         settings = system.settings(system.window(window_id) if window_id else None)
-        hits = system.recall.search(
+        hits = system.search(
             storable_text(text),
             window=window_id if only_window else None,
             limit=limit,
@@ -193,7 +193,7 @@ class Memory:
         if window_id:
             open_window = system.open_window(window_id)
             hits, plan, _ = open_window.plan_recall(
-                text, budget, recall=system.recall, now=system.now(), only=only
+                text, budget, search=system.search, now=system.now(), only=only
             )
         else:
             hits, plan, _ = search_and_plan_recall(
@@ -201,7 +201,7 @@ class Memory:
                 budget,
                 system.settings(None),
                 store=system.store,
-                recall=system.recall,
+                search=system.search,
                 now=system.now(),
                 only=only,
             )
@@ -249,7 +249,7 @@ class Memory:
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
         system = self._system
         hits, plan, near = open_window.plan_recall(
-            text, room, recall=system.recall, now=system.now(), wish=wish
+            text, room, search=system.search, now=system.now(), wish=wish
         )
         if ahead:
             self._ahead.wish(window_id, text, plan.keys, speaker)
@@ -531,7 +531,7 @@ class McpMemory:
         )
         settings = system.settings()
         only = SearchFilter(since=begin, before=end + timedelta(microseconds=1) if end else None)
-        hits = system.recall.search(
+        hits = system.search(
             query,
             window=window_id,
             limit=_MOST_HITS,

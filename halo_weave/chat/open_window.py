@@ -18,6 +18,7 @@ from halo_weave.chat.recall_plan import (
     NO_OVERRIDES,
     RecallOverrides,
     RecallResult,
+    Search,
     quotation_costs,
     recall_scope,
     search_and_plan_recall,
@@ -37,10 +38,9 @@ from halo_weave.core.resurrection import (
 from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.working_set import LiveChunk, WorkingSet
-from halo_weave.engines.base import NO_FILTER, Engine, MemorySearch, SearchFilter, TagFilter
+from halo_weave.engines.base import NO_FILTER, Engine, SearchFilter, TagFilter
 from halo_weave.errors import BadInput, UnknownChunk
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import (
     DOCUMENT,
     ChunkToPrune,
@@ -50,6 +50,7 @@ from halo_weave.store.records import (
     StoredLiveChunk,
     WindowRecord,
 )
+from halo_weave.store.sql_store import SqlStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class OpenWindow:
     settings: Settings
     window: WorkingSet
     system: SystemPrompt
-    store: Store
+    store: SqlStore
     engine: Engine
     prompt_builder: PromptBuilder
     names: Mapping[str, str]  # of the windows, by id
@@ -125,7 +126,7 @@ class OpenWindow:
         settings: Settings,
         system: SystemPrompt,
         *,
-        store: Store,
+        store: SqlStore,
         engine: Engine,
         prompt_builder: PromptBuilder,
         names: Mapping[str, str],
@@ -329,7 +330,7 @@ class OpenWindow:
         text: str,
         room: int,
         *,
-        recall: MemorySearch,
+        search: Search,
         now: datetime,
         before: int | None = None,
         only: SearchFilter = NO_FILTER,
@@ -346,7 +347,7 @@ class OpenWindow:
             room,
             self.settings,
             store=self.store,
-            recall=recall,
+            search=search,
             now=now,
             window_id=self.record.id,
             live=self.live_keys,

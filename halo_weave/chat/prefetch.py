@@ -93,7 +93,7 @@ class Prefetcher:
 
     def _read(self, window_id: str, wish: _PrefetchRequest) -> None:
         system = self._system
-        if system.no_model_error is not None or window_id in system.busy_windows:
+        if system.state.error is not None or window_id in system.busy_windows:
             return
         how = system.open_window(window_id).settings.read_ahead
         if how in ("off", "frames"):

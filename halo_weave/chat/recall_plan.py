@@ -18,10 +18,10 @@ from halo_weave.core.resurrection import (
     plan_recall,
 )
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.engines.base import NO_FILTER, MemorySearch, SearchFilter, TagFilter
+from halo_weave.engines.base import NO_FILTER, SearchFilter, TagFilter
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import OWNER, WindowRecord
+from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # what a search gives the plan to choose from
 MAX_NEAR_MISSES = 5  # near misses that are told
@@ -37,6 +37,7 @@ class RecallOverrides:
     room: bool = False  # for all of it: neither the recall budget nor what is live stands in the way
 
 
+Search = Callable[..., Sequence[RecallHit]]  # as `Runtime.search`
 NO_OVERRIDES = RecallOverrides()
 
 
@@ -70,7 +71,7 @@ def relevant_hits(found: Sequence[RecallHit], text: str, floor: float) -> list[R
     return found[:1] if asks_about_the_past(text) else []
 
 
-def tag_filter(store: Store, tags: Collection[str], owner: str = OWNER) -> TagFilter:
+def tag_filter(store: SqlStore, tags: Collection[str], owner: str = OWNER) -> TagFilter:
     """What has one of these tags: windows, deleted ones too, since what was said in them is known; someone's chunks."""
     wanted = set(tags)
     windows = (one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
@@ -78,7 +79,7 @@ def tag_filter(store: Store, tags: Collection[str], owner: str = OWNER) -> TagFi
 
 
 def recall_scope(
-    store: Store, window: WindowRecord, settings: Settings, reach: frozenset[str] | None, *, apart: bool
+    store: SqlStore, window: WindowRecord, settings: Settings, reach: frozenset[str] | None, *, apart: bool
 ) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
     """The windows whose talk may wake up in one, None for all; and the chunks of others that may, too.
 
@@ -93,7 +94,7 @@ def recall_scope(
     return (windows if reach is None else windows & reach) | own, chunks
 
 
-def filter_by_settings(only: SearchFilter, settings: Settings, store: Store, owner: str) -> SearchFilter:
+def filter_by_settings(only: SearchFilter, settings: Settings, store: SqlStore, owner: str) -> SearchFilter:
     """What may wake up by these settings, of what may. Days begin where this machine is."""
 
     def begin(day: str | None) -> datetime | None:
@@ -123,8 +124,8 @@ def search_and_plan_recall(
     room: int,
     settings: Settings,
     *,
-    store: Store,
-    recall: MemorySearch,
+    store: SqlStore,
+    search: Search,
     now: datetime,
     window_id: str = "",
     live: Collection[ChunkKey] = (),
@@ -147,7 +148,7 @@ def search_and_plan_recall(
     `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
     """
     only = filter_by_settings(only, settings, store, owner)
-    found = recall.search(
+    found = search(
         text,
         window=next(iter(only.windows)) if only.windows and len(only.windows) == 1 else None,
         limit=hit_limit(room) + len(live),  # what is live may well fit best
@@ -216,7 +217,7 @@ def search_and_plan_recall(
 
 
 def _worth_recalling(
-    sleepers: Mapping[ChunkKey, RecallCandidate], store: Store, window_id: str, asked: Collection[ChunkKey]
+    sleepers: Mapping[ChunkKey, RecallCandidate], store: SqlStore, window_id: str, asked: Collection[ChunkKey]
 ) -> tuple[dict[ChunkKey, RecallCandidate], set[ChunkKey]]:
     """What may return, and which of that returns only with its answer. What the user asks for by key always may.
 

@@ -204,7 +204,7 @@ class Turn:
             began = time.perf_counter()
             try:
                 return self.open_window.plan_recall(
-                    self.text, room, recall=self.recall, now=self.now(), before=before, wish=own
+                    self.text, room, search=self.system.search, now=self.now(), before=before, wish=own
                 )
             finally:
                 self.clock.recall += time.perf_counter() - began

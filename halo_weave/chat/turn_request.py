@@ -15,8 +15,8 @@ from halo_weave.core.tokens import Role, Tokens
 from halo_weave.engines.base import Engine, Sampling
 from halo_weave.errors import BadInput
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import TurnRecord
+from halo_weave.store.sql_store import SqlStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class TurnRequest:
         )
 
 
-def on_branch(store: Store, window_id: str, turn_id: int) -> bool:
+def on_branch(store: SqlStore, window_id: str, turn_id: int) -> bool:
     """Whether the window's current branch goes through a turn."""
     return any(turn.id == turn_id for turn in store.branch(window_id, turn_id - 1)[:1])
 
@@ -149,7 +149,7 @@ def _with_marks(
     return tuple(parts)
 
 
-def text_of_turn(store: Store, turn_id: int) -> str:
+def text_of_turn(store: SqlStore, turn_id: int) -> str:
     """What a turn says, without thoughts."""
     own = [one for one in store.turn(turn_id) if one.merged_into is None and THOUGHT not in one.tags]
     return b"".join(one.chunk.tokens.raw for one in own).decode("utf-8", errors="replace")

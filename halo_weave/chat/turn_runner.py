@@ -239,7 +239,7 @@ class Turns(Branches):
 
     def abort(self, window_id: str) -> bool:
         """Stop the reply at its next token, whichever server writes it. What was said so far stays."""
-        self._system.check_writes(window_id)
+        self._system.store.check_writes(window_id)
         return self._stop(window_id) or self._system.store.fleet.stop(window_id)
 
     def abort_all(self) -> None:
@@ -263,7 +263,7 @@ class Turns(Branches):
             self.overhearing.hear(news.window)
 
     def generating(self) -> list[str]:
-        return self._system.mine(list(self._running))
+        return self._system.readable(list(self._running))
 
     @property
     def waiting(self) -> int:
@@ -279,7 +279,7 @@ class Turns(Branches):
         self._system.hubs.close()
         self.overhearing.close()
         end = time.monotonic() + CLOSE_TIMEOUT
-        self._system.store_deadline = min(self._system.store_deadline, end - CLOSE_TIMEOUT / 4)
+        self._system.state.store_deadline = min(self._system.state.store_deadline, end - CLOSE_TIMEOUT / 4)
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from datetime import UTC, datetime
-from typing import cast
 
-from halo_weave.chat.access import PersonRuntime
 from halo_weave.chat.chunks import Chunks
 from halo_weave.chat.documents import Documents
 from halo_weave.chat.injection import Injection, inject_snapshot
@@ -25,18 +23,19 @@ from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.chat.turn_runner import Turns
 from halo_weave.chat.windows import Windows
 from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
-from halo_weave.engines.base import Engine, MemorySearch
+from halo_weave.engines.base import Engine
 from halo_weave.engines.engine_list import EngineList
 from halo_weave.errors import UnknownMemory
+from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 
 
 class Weave:
     def __init__(
         self,
         engine: Engine,
-        store: Store,
+        store: SqlStore,
         recall: MemorySearch,
         toolbox: Toolbox | None = None,
         *,
@@ -89,7 +88,7 @@ class Weave:
         whole = self._system.root
         if not whole.store.several():
             return self
-        system = cast(Runtime, PersonRuntime(whole, whole.store.reach(person)))
+        system = whole.with_access(whole.store.access_of(person))
         own = copy(self)
         own._system = system
         own.turns = self.turns.within(system)

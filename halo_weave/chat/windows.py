@@ -93,7 +93,7 @@ class Windows:
         stats = self._system.store.window_stats(record.id)
         figures = {one.name: getattr(stats, one.name) for one in fields(stats)}
         generating = record.id in self._turns.generating()
-        owner, writable = self._system.access(record)
+        owner, writable = self._system.sharing_of(record)
         settings = self._system.settings(record)
         limit = settings.live_limit(self._system.model_of(settings).engine.info.context)
         return WindowState(

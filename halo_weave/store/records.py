@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -338,6 +338,11 @@ class Access:
     readable: frozenset[str]
     writable: frozenset[str]
 
+    def with_own(self, window_id: str) -> Access:
+        """This access, and a window that now belongs to the person."""
+        new = frozenset({window_id})
+        return Access(self.person, self.own | new, self.readable | new, self.writable | new)
+
 
 # Search
 
@@ -368,6 +373,24 @@ class VectorGeneration:
     completed: datetime | None
     vectors: int
     wanted: int  # chunks that lack a vector, or whose vector is out of date
+
+
+class Serving(NamedTuple):
+    """The generation that is searched."""
+
+    id: int
+    model: str
+    dimension: int
+
+
+class VectorSearch(Protocol):
+    """A store's own index over the vectors of one generation."""
+
+    def nearest(
+        self, vector: Vectors, *, limit: int, window: str | None = None, among: Numbers | None = None
+    ) -> tuple[Numbers, Similarities]:
+        """Numbers of the chunks nearest to a vector (dimension,), each once, nearest first, and their cosine
+        similarity. Never a deleted or merged chunk. `window`: only what was said there. `among`: only these chunks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -415,6 +438,24 @@ class Note:
 
 
 # Upkeep
+
+
+Progress = Callable[[int, int], None]  # done, of how many; 0: it is not known of how many
+
+
+def silent(done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync with a shared folder did."""
+
+    told: int  # turns and changes that others can take in from now on
+    turns: int  # that came
+    changes: int  # that came: to windows, turns, notes and what else is shared
+    waiting: int  # files that are not whole yet, or wait for others
+    refused: tuple[str, ...] = ()  # files that were not taken in, and why
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from halo_weave.app import open_store
 from halo_weave.core.attribution import Attribution, ChunkShare, TokenSource
 from halo_weave.core.tokens import Chunk, Role
 from halo_weave.core.working_set import LiveChunk
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import Draft, ExportFilter
+from halo_weave.store.sql_store import SqlStore
 from halo_weave.store.transfer import transfer_memory
 from tests.contract.conftest import enriched
 from tests.store.material import NOW, answer, ask, assistant, cut, exported, sleep, user, wake
@@ -39,7 +39,7 @@ def ordered(found) -> list:
     return sorted(plain(list(found)), key=str)
 
 
-QUESTIONS: dict[str, Callable[[Store, str, str], Any]] = {
+QUESTIONS: dict[str, Callable[[SqlStore, str, str], Any]] = {
     "windows": lambda store, one, two: store.windows(deleted=True),
     "window names": lambda store, one, two: store.window_names(),
     "figures of a window": lambda store, one, two: [store.window_stats(one), store.window_stats(two)],
@@ -129,7 +129,7 @@ def pair(server, tmp_path_factory) -> Any:
     server.drop(database)
 
 
-def more_of_everything(store: Store) -> None:
+def more_of_everything(store: SqlStore) -> None:
     one, two = (window.id for window in store.windows())
     starts = {item.key: item.chunk.start for item in store.live(one)}
     shares = (ChunkShare(user(1), starts[user(1)], 0.5), ChunkShare(assistant(2), starts[assistant(2)], 0.25))
