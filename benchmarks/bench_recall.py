@@ -255,7 +255,7 @@ def recalled(
             mmr_lambda=way.mmr_lambda,
         )
         hits = relevant_hits(found, question, way.floor)
-    return hits, store.sleepers(conversation.window, [hit.key for hit in hits])
+    return hits, store.recall_candidates(conversation.window, [hit.key for hit in hits])
 
 
 def measure(

@@ -172,20 +172,20 @@ class Branches:
     def rewind(self, window_id: str, turn_id: int) -> TurnRecord:
         """This turn becomes the window's last one. What followed goes aside, and can come back."""
         system = self._system
-        with system.alone(window_id):
+        with system.exclusive(window_id):
             system.window(window_id)
             last = system.store.turn_record(turn_id)
             if last.window != window_id and not on_branch(system.store, window_id, turn_id):
                 raise BadInput(f"Turn {turn_id} is of another window. Branch off there.")
             windows = system.store.switch(window_id, turn_id, now=system.now())
         system.recall.embed_soon()
-        system.changed({window_id, *windows})
+        system.publish_changed({window_id, *windows})
         return system.store.turn_record(turn_id)
 
     def branch(self, window_id: str, turn_id: int, name: str | None = None) -> WindowRecord:
         """A new window that goes on from this turn: what led up to it belongs to both."""
         system = self._system
-        with system.alone(window_id):
+        with system.exclusive(window_id):
             of = system.window(window_id)
             system.store.check_owns(window_id)
             if not on_branch(system.store, window_id, turn_id):
@@ -205,11 +205,11 @@ class Branches:
                 for chunk in system.open_window(window_id).window.chunks
                 if chunk.key.turn_id <= turn_id
             ]
-        with system.alone(record.id):
+        with system.exclusive(record.id):
             open_window = system.open_window_to_change(record.id)
             plan = open_window.plan_snapshot(keys, open_window.engine.info.context)
-            if plan.wakes:
-                open_window.wake(plan, {}, now=system.now())
+            if plan.chunks:
+                open_window.resurrect(plan, {}, now=system.now())
         return system.window(record.id)
 
     def _add(self, window_id: str, role: Role, text: str, after: int | None) -> TurnRecord:

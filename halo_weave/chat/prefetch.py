@@ -126,13 +126,17 @@ class Prefetcher:
 
 def _prompt_of(open_window: OpenWindow, wish: _PrefetchRequest, system: Runtime) -> Prompt:
     """What the next prompt begins with if these chunks wake up and these words are sent."""
-    readings = list(open_window.readings(wish.wakes).values())
+    readings = list(open_window.resurrectable(wish.wakes).values())
     with open_window.guard:
         chunks = [*open_window.window.chunks, *(one.chunk for one in readings)]
-        origins, foreign, said = dict(open_window.origins), set(open_window.foreign), dict(open_window.said)
+        origins, foreign, said = (
+            dict(open_window.annotations),
+            set(open_window.retokenized),
+            dict(open_window.said),
+        )
     for one in readings:
         said[one.chunk.key.turn_id] = one.record.said
-        if origin := open_window.origin(one.chunk, one.record):
+        if origin := open_window.annotation(one.chunk, one.record):
             origins[one.chunk.key.turn_id] = origin
         if len(one.chunk) != one.chunk.span:
             foreign.add(one.chunk.start)

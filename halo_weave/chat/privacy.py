@@ -42,5 +42,5 @@ def ancestor_turns(store: SqlStore, window_id: str, scope: frozenset[str]) -> di
 
 def plan_private_prune(kept: Iterable[LiveChunk]) -> PrunePlan:
     """These fall asleep, since they may not be sent."""
-    goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.STAYS, 0) for one in kept]
+    goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.PRIVATE, 0) for one in kept]
     return PrunePlan(0, 0, tuple(goes))

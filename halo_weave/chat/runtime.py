@@ -204,7 +204,7 @@ class Runtime:
             self.calibrate_later(name, engine)
 
     def use_token_counter(self, engine: Engine) -> None:
-        """This one counts the words of private windows whose model is elsewhere: they are looked at here alone."""
+        """This engine counts the tokens of private windows whose model is on another machine."""
         self.state.token_counter = self._at_work(engine, NOT_CALIBRATED)
 
     def close_engine(self, name: str) -> None:
@@ -232,13 +232,13 @@ class Runtime:
     ) -> Engine:
         """Every window goes on with another model; what was shown of replies under way is kept. Returns the old engine."""
         before = self.engine
-        with self._all_alone(stop_replies):
+        with self._all_exclusive(stop_replies):
             self.state.loaded, self.state.error = self._at_work(engine, calibration), None
             self._open_windows.clear()
         return before
 
     def use_calibration(self, engine: Engine, calibration: Calibration) -> bool:
-        """From the next turn on, windows are lit by these heads, if the model is still the one they were found in."""
+        """Use these retrieval heads from the next turn on, if the model is still the one they were found in."""
         name = next((name for name, one in list(self.others.items()) if one.engine is engine), "")
         with self._opening.setdefault(name, Lock()):
             model = self.others.get(name, self.model)
@@ -307,7 +307,7 @@ class Runtime:
         return [one for one in windows if self.access is None or one in self.access.readable]
 
     def recallable_windows(self, record: WindowRecord) -> frozenset[str] | None:
-        """The windows whose talk may wake up in one: those that everybody who may read it may read. None: all."""
+        """The windows whose chunks may be resurrected in one: those that everybody who may read it may read. None: all."""
         store = self.root.store
         if not store.several():
             return None
@@ -368,7 +368,7 @@ class Runtime:
         return prompt_builder.system(prompt, prompt_builder.declared if form == "native" else "")
 
     @contextmanager
-    def alone(self, window_id: str) -> Iterator[None]:
+    def exclusive(self, window_id: str) -> Iterator[None]:
         """Only one turn or change at a time in a window, among all servers: a second one is refused with WindowBusy."""
         self.store.check_writes(window_id)
         with self._entering:
@@ -403,7 +403,7 @@ class Runtime:
                 self._freed.wait(min(timeout, REMOTE_WAIT))
 
     @contextmanager
-    def untouched(self, window_id: str) -> Iterator[bool]:
+    def held_if_free(self, window_id: str) -> Iterator[bool]:
         """While the block runs, no turn or change begins here in the window. False if one is under way."""
         with self._entering:
             lock = self._locks.setdefault(window_id, Lock())
@@ -415,7 +415,7 @@ class Runtime:
                 self._release(lock)
 
     @contextmanager
-    def _all_alone(self, stop_replies: Callable[[], object]) -> Iterator[None]:
+    def _all_exclusive(self, stop_replies: Callable[[], object]) -> Iterator[None]:
         """All windows at once: nothing begins in them, and what is under way is stopped and waited for."""
         with self._entering:
             self.open.clear()
@@ -436,7 +436,7 @@ class Runtime:
     @contextmanager
     def exclusive_change(self, window_id: str) -> Iterator[None]:
         """The window alone, for a change by the user; those who watch it are told after it."""
-        with self.alone(window_id):
+        with self.exclusive(window_id):
             self.window(window_id)
             yield
         self.hubs.of(window_id).publish(WindowChanged())
@@ -457,22 +457,22 @@ class Runtime:
         self.store.fleet.tell(held, "erased")
         return windows
 
-    def changed(self, windows: Iterable[str]) -> None:
-        """Tell those who watch these windows, on any server, that they are not what they last saw."""
+    def publish_changed(self, windows: Iterable[str]) -> None:
+        """Publish to those who watch these windows, on any server, that their contents have changed."""
         each = list(windows)
         for window_id in each:
             self.hubs.of(window_id).publish(WindowChanged())
         self.store.fleet.tell(each)
 
-    def dropped(self, windows: Iterable[str]) -> None:
-        """Tell those who watch these windows, on any server, that they are gone."""
+    def publish_deleted(self, windows: Iterable[str]) -> None:
+        """Publish to those who watch these windows, on any server, that they were deleted."""
         each = list(windows)
         for window_id in each:
             self.hubs.drop(window_id)
         self.store.fleet.tell(each, "deleted")
 
     def hear(self, news: RemoteChange) -> None:
-        """Another server has changed something: those who watch it here are told."""
+        """Another server has changed something: publish it to those who watch it here."""
         if news.event == "erased" and news.window is not None:  # text that the window has read was deleted
             for engine in self.engines:
                 engine.forget(news.window)
@@ -522,11 +522,11 @@ class Runtime:
             open_window.engine is not self.model_of(open_window.settings).engine
         ):  # its server could not be reached then
             open_window = self._open(window_id)
-        open_window.begin(now=self.now())
+        open_window.store_new_tokens(now=self.now())
         return open_window
 
     def _open(self, window_id: str, *, looking: bool = False) -> OpenWindow:
-        """`looking`: where the model's server cannot be reached, words are counted here."""
+        """`looking`: where the model's server cannot be reached, tokens are counted by the local engine."""
         record = self.window(window_id)
         settings = self.settings(record)
         model = self.model_of(settings)
@@ -552,7 +552,7 @@ class Runtime:
             names=self.root.store.window_names(reader=None if reach is None else record.owner),
             calibration=model.calibration,
             is_private=self.is_private,
-            reach=reach,
+            readable_windows=reach,
             people=frozenset() if reach is None else self.people_names(),
         )
 
@@ -584,7 +584,7 @@ class Runtime:
                 self.recall.embed_soon()
 
     def split_long_chunks(self) -> None:
-        """What sleeps and is too long to wake up whole is cut into parts: then those that fit wake up, at their places."""
+        """Split pruned chunks that are too long to be resurrected whole, so that parts of them fit."""
         settings = self.root.settings()
         most, budget = settings.max_chunk_tokens, settings.resurrection_budget
         if budget is not None:

@@ -88,21 +88,21 @@ class Turns(Branches):
         stop: Sequence[str] = (),
         after: int | None = None,
         terms: ClientOptions | None = None,
-        wish: RecallOverrides = NO_OVERRIDES,
+        overrides: RecallOverrides = NO_OVERRIDES,
         documents: Sequence[Document] = (),
     ) -> Future[TurnAccepted]:
         """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
 
         `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
         one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `terms`: what
-        another program wants to hold for this reply. `wish`: what is to wake up for it, and what not. `documents` become
+        another program wants to hold for this reply. `overrides`: what is to be resurrected for it, and what not. `documents` become
         turns of their own, right before the words.
         """
 
         def order() -> TurnRequest:
             attached = self._documents.checked(documents, window_id) if documents else ()
             asked = self._saying(window_id, text, stop, after)
-            return replace(asked, terms=terms, wish=wish, documents=attached)
+            return replace(asked, client=terms, overrides=overrides, documents=attached)
 
         return self._begin(window_id, order, sampling)
 
@@ -123,7 +123,7 @@ class Turns(Branches):
 
         def order() -> TurnRequest:
             return replace(
-                regenerate_request(self._system, window_id, turn_id, stop), terms=terms, opening=opening
+                regenerate_request(self._system, window_id, turn_id, stop), client=terms, opening=opening
             )
 
         return self._begin(window_id, order, sampling)
@@ -139,7 +139,7 @@ class Turns(Branches):
         """The last reply goes on where it ended. The shorter one stays in the record."""
 
         def order() -> TurnRequest:
-            return replace(continue_request(self._system, window_id, stop), terms=terms)
+            return replace(continue_request(self._system, window_id, stop), client=terms)
 
         return self._begin(window_id, order, sampling)
 
@@ -188,7 +188,7 @@ class Turns(Branches):
         began = time.perf_counter()
         system.open.wait(CLOSE_TIMEOUT)
         system.ready(window_id)
-        with _opened_anew(system.root, window_id), system.alone(window_id):
+        with _opened_anew(system.root, window_id), system.exclusive(window_id):
             recover_drafts(system.root, held=window_id)
             asked = order()
             system.recall.expect(asked.text)
@@ -201,7 +201,7 @@ class Turns(Branches):
                 yield from turn.run()
             finally:
                 del system.busy_windows[window_id], self._running[window_id]
-        if asked.terms is None:  # what another program will send begins as it likes
+        if asked.client is None:  # what another program will send begins as it likes
             self._ahead.wish(window_id, speaker=asked.speaker)
 
     def wait_until_free(self, window_id: str, timeout: float) -> None:
@@ -250,7 +250,7 @@ class Turns(Branches):
     def _stop(self, window_id: str) -> bool:
         turn = self._running.get(window_id)
         if turn is not None:
-            turn.flag.set()
+            turn.stop_flag.set()
         return turn is not None
 
     def hear(self, news: RemoteChange) -> None:

@@ -76,7 +76,7 @@ class Weave:
         self.memory = Memory(self._system, embed_anew, self._ahead)
         self.keepsakes = MemoryTools(self._system)
         self.library = McpMemory(self._system)
-        self.people = People(store, now, changed=self._system.changed)
+        self.people = People(store, now, changed=self._system.publish_changed)
         self.now = now
         recover_drafts(self._system)
         self._system.split_long_chunks()
@@ -97,7 +97,9 @@ class Weave:
         own.documents, own.presets = Documents(system), Presets(system)
         own.chunks, own.keepsakes = Chunks(system), MemoryTools(system)
         own.library, own.engines = McpMemory(system), self.engines.within(system)
-        own.people = People(whole.store, self.now, changed=whole.changed, person=person, reached=system.store)
+        own.people = People(
+            whole.store, self.now, changed=whole.publish_changed, person=person, reached=system.store
+        )
         return own
 
     @property

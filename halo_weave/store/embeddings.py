@@ -265,7 +265,7 @@ class SqlEmbeddings(StoreHandle):
             yield from map(ChunkPlace._make, rows)
 
     @checks_access
-    def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, RecallCandidate]:
+    def recall_candidates(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, RecallCandidate]:
         """What a resurrection plan needs of these chunks and of the openings that come with them. Live, deleted and
         merged chunks are left out."""
         if window_id:

@@ -215,10 +215,15 @@ class ResurrectableChunk:
     record: StoredChunk  # with the window's own tokens, if it reads with another tokenizer
     brightness: Brightness | None  # None: it was never live in this window
     traces: Traces | None = None
+    retokenized: bool = False  # its tokens were just made by this window's model, and are not stored yet
 
     @property
     def key(self) -> ChunkKey:
         return self.record.key
+
+    @property
+    def chunk(self) -> Chunk:
+        return self.record.chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,26 +236,17 @@ class GraveyardPage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ChunkToPrune:
-    """Put this chunk to sleep."""
+class ChunkMove:
+    """A chunk that is pruned from a window or resurrected in it, with the brightness that it has."""
 
     key: ChunkKey
-    brightness: Brightness  # (live tokens of the chunk,)
+    brightness: Brightness  # (tokens of the chunk in this window,)
     reason: Mapping[str, Json] = field(default_factory=dict)
     traces: Traces | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChunkToResurrect:
-    """Wake this chunk up."""
-
-    key: ChunkKey
-    brightness: Brightness
-    reason: Mapping[str, Json] = field(default_factory=dict)
+    # Only for a chunk that is resurrected:
     pinned: bool = False
     tokens: Tokens | None = None  # as this window reads it, if with another tokenizer than it was said with
     tokenizer: str | None = None  # of `tokens`
-    traces: Traces | None = None
 
 
 ChunkEventKind = Literal[

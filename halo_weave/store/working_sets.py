@@ -26,8 +26,7 @@ from halo_weave.store.encoding import (
 )
 from halo_weave.store.records import (
     ChunkEvent,
-    ChunkToPrune,
-    ChunkToResurrect,
+    ChunkMove,
     GraveyardChunk,
     GraveyardPage,
     Json,
@@ -100,7 +99,7 @@ def resurrectable_rows(
     }
 
 
-def stored_window_tokens(db: Connection, row: ResurrectableRow, item: ChunkToResurrect) -> WindowTokens:
+def stored_window_tokens(db: Connection, row: ResurrectableRow, item: ChunkMove) -> WindowTokens:
     """Tokenizer, ids, lengths and bytes if the window reads the chunk in its own way; else nothing."""
     size = item.brightness.size
     if item.tokens is not None:
@@ -208,7 +207,7 @@ class SqlWorkingSets(StoreHandle):
     # Falling asleep and waking up
 
     @writes_window
-    def prune(self, window_id: str, orders: Sequence[ChunkToPrune], *, now: datetime) -> None:
+    def prune(self, window_id: str, orders: Sequence[ChunkMove], *, now: datetime) -> None:
         """Live chunks fall asleep, with the brightness they have."""
         when = micros(now)
         with self._db.writing() as db:
@@ -242,7 +241,7 @@ class SqlWorkingSets(StoreHandle):
             record_events(db, events)
 
     @writes_window
-    def wake(self, window_id: str, orders: Sequence[ChunkToResurrect], *, now: datetime) -> None:
+    def resurrect(self, window_id: str, orders: Sequence[ChunkMove], *, now: datetime) -> None:
         """Chunks of the graveyard or of another window become live here."""
         when = micros(now)
         with self._db.writing() as db:
@@ -298,7 +297,9 @@ class SqlWorkingSets(StoreHandle):
             record_events(db, [(window_id, number, micros(now), "unpinned", "{}")])
 
     @server_only
-    def reread(self, window_id: str, live: Sequence[LiveChunk], *, tokenizer: str, now: datetime) -> None:
+    def store_retokenized(
+        self, window_id: str, live: Sequence[LiveChunk], *, tokenizer: str, now: datetime
+    ) -> None:
         """The window reads these live chunks with another tokenizer. The record keeps the tokens they were said with."""
         with self._db.writing() as db:
             db.check_lease(window_id)
@@ -356,7 +357,9 @@ class SqlWorkingSets(StoreHandle):
         return GraveyardPage(tuple(found[start] for (start,) in starts), total, offset)
 
     @reads_window
-    def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, ResurrectableChunk]:
+    def resurrectable_chunks(
+        self, window_id: str, keys: Iterable[ChunkKey]
+    ) -> dict[ChunkKey, ResurrectableChunk]:
         """Chunks that are not live here, with the brightness they had here if they sleep here.
 
         In the order asked for; unknown keys are left out. Of a deleted or merged one, `record.gone` is true.
@@ -373,7 +376,7 @@ class SqlWorkingSets(StoreHandle):
         return {key: found[key] for key in wanted if key in found}
 
     @reads_window
-    def asleep_places(self, window_id: str) -> tuple[Numbers, Numbers]:
+    def pruned_positions(self, window_id: str) -> tuple[Numbers, Numbers]:
         """Starts and sizes in tokens of all sleeping chunks, in position order."""
         with self._db.asking() as db:
             rows = db.execute(
@@ -384,7 +387,7 @@ class SqlWorkingSets(StoreHandle):
         return places[:, 0], places[:, 1]
 
     @reads_window
-    def count_asleep(self, window_id: str, after: int, before: int) -> tuple[int, int]:
+    def count_pruned(self, window_id: str, after: int, before: int) -> tuple[int, int]:
         """How many chunks and tokens sleep from one position on and before another."""
         with self._db.asking() as db:
             chunks, tokens = db.execute(
@@ -395,7 +398,7 @@ class SqlWorkingSets(StoreHandle):
         return chunks, tokens
 
     @reads_window
-    def asleep_between(self, window_id: str, after: int, before: int, limit: int) -> list[GraveyardChunk]:
+    def pruned_between(self, window_id: str, after: int, before: int, limit: int) -> list[GraveyardChunk]:
         """Sleeping chunks that start from one position on and before another, in position order."""
         with self._db.asking() as db:
             rows = db.execute(
@@ -440,7 +443,7 @@ class SqlWorkingSets(StoreHandle):
         ]
 
     @reads_window
-    def life(self, window_id: str) -> WindowTimeline:
+    def window_timeline(self, window_id: str) -> WindowTimeline:
         """A window's current branch without its words, and all that happened to its chunks."""
         events = "('slept', 'woke', 'pinned', 'unpinned')"
         with self._db.reading() as db:

@@ -208,7 +208,7 @@ def enriched(store: SqlStore) -> SqlStore:
     reading = LiveChunk(
         Chunk(user(9), store.chunk(user(9)).chunk.start, letters, span=2), np.ones(10, np.float32)
     )
-    store.reread(first, [reading], tokenizer="letters", now=NOW)
+    store.store_retokenized(first, [reading], tokenizer="letters", now=NOW)
     lit = store.live(second)
     bright = np.concatenate([item.brightness for item in lit])
     store.save_brightness(

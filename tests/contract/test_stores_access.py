@@ -134,7 +134,7 @@ CHECKED = {
     "window_names": (lambda s, w, t, k: s.window_names(), {}),
     "chat_window": (lambda s, w, t, k: s.chat_window("chat", owner=s.window_owner), None),
     "name_chat": (lambda s, w, t, k: s.name_chat("other", w), UnknownWindow),
-    "sleepers": (lambda s, w, t, k: s.sleepers("", [k]), {}),
+    "recall_candidates": (lambda s, w, t, k: s.recall_candidates("", [k]), {}),
     "history": (lambda s, w, t, k: s.history(key=k), UnknownChunk),
     "place": (lambda s, w, t, k: s.place, ""),
 }
@@ -192,8 +192,8 @@ def test_a_person_cannot_go_on_from_a_turn_of_somebody_else_or_take_other_limits
         bob.switch(own, turn, now=NOW)
     with pytest.raises(UnknownChunk):
         bob.merge(own, ChunkKey(turn, 1, Role.USER), now=NOW)
-    assert bob.asleep_or_said(own, [key]) == {}
-    assert bob.sleepers(own, [key]) == {}
+    assert bob.resurrectable_chunks(own, [key]) == {}
+    assert bob.recall_candidates(own, [key]) == {}
     with pytest.raises(NotYours):
         bob.for_owner(store.window(window).owner)
     with pytest.raises(NotYours):

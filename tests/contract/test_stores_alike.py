@@ -44,7 +44,7 @@ QUESTIONS: dict[str, Callable[[SqlStore, str, str], Any]] = {
     "window names": lambda store, one, two: store.window_names(),
     "figures of a window": lambda store, one, two: [store.window_stats(one), store.window_stats(two)],
     "live": lambda store, one, two: [store.live(one), store.live(two)],
-    "life": lambda store, one, two: [store.life(one), store.life(two)],
+    "life": lambda store, one, two: [store.window_timeline(one), store.window_timeline(two)],
     "graveyard": lambda store, one, two: [
         store.graveyard(one, sort=sort, descending=way)
         for sort in ("position", "slept", "peak", "tokens")
@@ -52,9 +52,9 @@ QUESTIONS: dict[str, Callable[[SqlStore, str, str], Any]] = {
     ],
     "graveyard by words": lambda store, one, two: store.graveyard(one, text="QUESTION", role=Role.USER),
     "graveyard by signs": lambda store, one, two: [store.graveyard(one, text=text) for text in "%_\\"],
-    "places asleep": lambda store, one, two: store.asleep_places(one),
-    "counted asleep": lambda store, one, two: store.count_asleep(one, 0, 10_000),
-    "asleep between": lambda store, one, two: store.asleep_between(one, 0, 10_000, 5),
+    "places asleep": lambda store, one, two: store.pruned_positions(one),
+    "counted asleep": lambda store, one, two: store.count_pruned(one, 0, 10_000),
+    "asleep between": lambda store, one, two: store.pruned_between(one, 0, 10_000, 5),
     "history": lambda store, one, two: [
         store.history(limit=500),
         store.history(window=one),
@@ -89,8 +89,10 @@ QUESTIONS: dict[str, Callable[[SqlStore, str, str], Any]] = {
     ],
     "times woken": lambda store, one, two: store.resurrection_count(user(1)),
     "deletion": lambda store, one, two: [store.deletion_of(user(3)), store.deletion_of(assistant(2, 1))],
-    "sleepers": lambda store, one, two: store.sleepers(two, [user(1), assistant(2), assistant(4), user(7)]),
-    "to wake": lambda store, one, two: store.asleep_or_said(one, [user(1), assistant(2, 1), user(13)]),
+    "sleepers": lambda store, one, two: store.recall_candidates(
+        two, [user(1), assistant(2), assistant(4), user(7)]
+    ),
+    "to wake": lambda store, one, two: store.resurrectable_chunks(one, [user(1), assistant(2, 1), user(13)]),
     "outline": lambda store, one, two: ordered(store.outline()),
     "outline since": lambda store, one, two: ordered(store.outline(store.sequence() - 3)),
     "changes": lambda store, one, two: store.changes(0),

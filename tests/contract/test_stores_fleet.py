@@ -18,7 +18,7 @@ from halo_weave.chat.events import TokenGenerated, TurnEnded, TurnFailed, Window
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.working_set import LiveChunk
 from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
-from halo_weave.store.records import ChunkToResurrect, Draft
+from halo_weave.store.records import ChunkMove, Draft
 from tests.store.material import NOW, ask, exchange, sleep, user
 
 
@@ -157,11 +157,11 @@ def test_what_is_shared_no_longer_ends_a_reply_that_another_server_writes_with_i
     own = one.create_window("bob's", now=NOW, owner=bob).id
     one.share(ann, private, bob, writes=False, now=NOW)
     with other.fleet.lease(own):
-        other.wake(own, [ChunkToResurrect(key, np.ones(2, np.float32), {})], now=NOW)
+        other.resurrect(own, [ChunkMove(key, np.ones(2, np.float32), {})], now=NOW)
         assert one.unshare(ann, private, bob)
         assert one.live(own) == []
         with pytest.raises(LeaseLost):
-            other.wake(own, [ChunkToResurrect(key, np.ones(2, np.float32), {})], now=NOW)
+            other.resurrect(own, [ChunkMove(key, np.ones(2, np.float32), {})], now=NOW)
     assert one.live(own) == []
 
 
@@ -457,7 +457,7 @@ def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(pa
     assert until(lambda: len(paced.shown()) == 20)
     followed = paced.other.turns.overhearing._followed[paced.window]
     before = len(paced.told(TokenGenerated))
-    with paced.other._system.untouched(paced.window) as free:
+    with paced.other._system.held_if_free(paced.window) as free:
         assert free
         paced.allowed = 40
         assert until(lambda: followed.count >= 40)
@@ -471,14 +471,14 @@ def test_who_speaks_while_something_is_told_is_not_refused(servers, monkeypatch)
     window = servers[0].windows.create("talk").id
 
     def tell() -> None:
-        with system.untouched(window):
+        with system.held_if_free(window):
             inside.set()
             time.sleep(0.05)
 
     telling = threading.Thread(target=tell)
     telling.start()
     assert inside.wait(20)
-    with system.alone(window):
+    with system.exclusive(window):
         pass
     telling.join()
 
