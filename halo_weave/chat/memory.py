@@ -244,7 +244,7 @@ class Memory:
         room = recall_room(open_window, tokens, given=overrides.room)
         speaker = self._system.speaker_name(open_window.record) if ahead else ""
         if ahead and room <= 0 and text.strip():
-            self._ahead.wish(window_id, text, speaker=speaker)
+            self._ahead.request(window_id, text, speaker=speaker)
         if room <= 0 or not text.strip():
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
         system = self._system
@@ -252,7 +252,7 @@ class Memory:
             text, room, search=system.search, now=system.now(), overrides=overrides
         )
         if ahead:
-            self._ahead.wish(window_id, text, plan.keys, speaker)
+            self._ahead.request(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
         texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
         over = max(0, tokens + plan.cost - context_room(open_window, open_window.window.size))

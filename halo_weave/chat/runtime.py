@@ -471,7 +471,7 @@ class Runtime:
             self.hubs.drop(window_id)
         self.store.fleet.tell(each, "deleted")
 
-    def hear(self, news: RemoteChange) -> None:
+    def on_remote_change(self, news: RemoteChange) -> None:
         """Another server has changed something: publish it to those who watch it here."""
         if news.event == "erased" and news.window is not None:  # text that the window has read was deleted
             for engine in self.engines:

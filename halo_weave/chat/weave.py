@@ -81,7 +81,7 @@ class Weave:
         recover_drafts(self._system)
         self._system.split_long_chunks()
         self._system.remove_timestamps()
-        store.fleet.listen(self.turns.hear)
+        store.fleet.listen(self.turns.on_remote_change)
 
     def of(self, person: str) -> Weave:
         """As this person may use it: what is theirs, and what others share with them. All of it while there is only one."""

@@ -242,7 +242,7 @@ class Windows:
                     [token.kind == THOUGHT for token in told],
                 )
         if in_progress is None and window_id not in self._system.busy_windows:
-            in_progress = self._turns.overhearing.reply(window_id)
+            in_progress = self._turns.remote_replies.reply(window_id)
         replies = {one.key.turn_id for one in seen if one.key.role is Role.ASSISTANT}
         reminded = reply_sources(self._system.store, replies, open_window.names)
         turns = []
