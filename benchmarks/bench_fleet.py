@@ -22,7 +22,7 @@ from benchmarks.fault_servers import WORDS, Running, Servers
 from benchmarks.fault_witness import events
 from halo_weave.app import open_store
 from halo_weave.core.tokens import Role
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 
 SETTINGS = {
     "max_context_tokens": 600,
@@ -232,7 +232,7 @@ def _talked(
         }
 
 
-def _compared(store: Store, told: list[Told]) -> dict[str, Any]:
+def _compared(store: SqlStore, told: list[Told]) -> dict[str, Any]:
     """What clients were told, against what is stored."""
     lost, mixed, aside = [], [], 0
     for window in {one.window for one in told}:
@@ -267,7 +267,7 @@ def _compared(store: Store, told: list[Told]) -> dict[str, Any]:
     }
 
 
-def _text(store: Store, turn: int) -> str:
+def _text(store: SqlStore, turn: int) -> str:
     return b"".join(one.chunk.tokens.raw for one in store.turn(turn)).decode(errors="replace")
 
 

@@ -36,7 +36,7 @@ from halo_weave.search.memory_search import MemorySearch
 from halo_weave.search.ranking import Weights
 from halo_weave.search.related_words import ensure_related_words
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 
 BUDGETS = (512, 1024, 2048)
 CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 11: "list", 12: "update"}
@@ -170,7 +170,7 @@ def said_turns(file: dict[str, Any], captions: bool) -> Iterator[tuple[str, str,
             yield turn["dia_id"], turn["speaker"], text.strip(), begun + i * PACE
 
 
-def ingest(path: Path, store: Store, engine: Engine, captions: bool) -> Conversation:
+def ingest(path: Path, store: SqlStore, engine: Engine, captions: bool) -> Conversation:
     """The first speaker is the user and the second the assistant; an answer is the turn right after a question."""
     file = json.loads(path.read_text(encoding="utf-8"))
     user, other = file["speakers"]
@@ -212,7 +212,7 @@ UNANSWERED = (
 )
 
 
-def echo(conversation: Conversation, store: Store, engine: Engine) -> Conversation:
+def echo(conversation: Conversation, store: SqlStore, engine: Engine) -> Conversation:
     """Every question is asked once and not answered, the day after the conversation."""
     when = conversation.ended
     for i, question in enumerate(conversation.questions):
@@ -240,7 +240,7 @@ def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
 
 
 def recalled(
-    way: Way, question: str, conversation: Conversation, store: Store, recall: MemorySearch
+    way: Way, question: str, conversation: Conversation, store: SqlStore, recall: MemorySearch
 ) -> tuple[list[RecallHit], dict[Any, Any]]:
     if way.weights is None:
         keys = [key for keys in conversation.turns.values() for key in keys]
@@ -255,7 +255,7 @@ def recalled(
             mmr_lambda=way.mmr_lambda,
         )
         hits = relevant_hits(found, question, way.floor)
-    return hits, store.sleepers(conversation.window, [hit.key for hit in hits])
+    return hits, store.recall_candidates(conversation.window, [hit.key for hit in hits])
 
 
 def measure(
@@ -264,7 +264,7 @@ def measure(
     engine: Engine,
     embedder: Remembering,
     captions: bool,
-    new_store: Callable[[Path], Store],
+    new_store: Callable[[Path], SqlStore],
 ) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[int]], list[dict[str, Any]], dict[str, Any]]:
     """For each way, what each question got and what each small message woke.
 
@@ -323,7 +323,7 @@ def asked(
     way: Way,
     question: Question,
     conversation: Conversation,
-    store: Store,
+    store: SqlStore,
     recall: MemorySearch,
     frames: Mapping[Role, int],
     times: list[float],

@@ -40,7 +40,7 @@ from halo_weave.search.embedding_worker import generation_name
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.store.postgres.store import EXACT_BELOW, PostgresVectors
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.fakes.scripted_engine import ScriptedEngine
 
@@ -57,7 +57,7 @@ def embedder() -> HashingEmbedder:
     return HashingEmbedder(DIMENSION, name="scale")
 
 
-def say(store: Store, window: str, prose: Prose, chunks: int, *, asleep: bool = False) -> int:
+def say(store: SqlStore, window: str, prose: Prose, chunks: int, *, asleep: bool = False) -> int:
     """A turn of so many chunks of about 30 words. Returns how many it became."""
     engine = ScriptedEngine()
     tokens = engine.tokenize("".join(prose(32) for _ in range(chunks)))
@@ -70,7 +70,7 @@ def say(store: Store, window: str, prose: Prose, chunks: int, *, asleep: bool = 
     return len(said)
 
 
-def make(store: Store, size: int, topics: Topics, prose: Prose) -> int:
+def make(store: SqlStore, size: int, topics: Topics, prose: Prose) -> int:
     """So many sleeping chunks with a vector each, and a window to talk in. Returns the generation of the vectors."""
     archive = store.create_window("archive", now=datetime.now(UTC)).id
     made = 0
@@ -87,7 +87,7 @@ def make(store: Store, size: int, topics: Topics, prose: Prose) -> int:
     return generation
 
 
-def truth(store: Store, generation: int, queries: Floats) -> list[set[int]]:
+def truth(store: SqlStore, generation: int, queries: Floats) -> list[set[int]]:
     """The nearest chunks of each question, by comparing all vectors."""
     best = [(np.zeros(0, np.int64), np.zeros(0, np.float32)) for _ in queries]
     for numbers, vectors in store.vectors(generation):
@@ -99,7 +99,7 @@ def truth(store: Store, generation: int, queries: Floats) -> list[set[int]]:
     return [set(numbers.tolist()) for numbers, _ in best]
 
 
-def opened(place: str, data: Path) -> tuple[Store, MemorySearch, float]:
+def opened(place: str, data: Path) -> tuple[SqlStore, MemorySearch, float]:
     """A memory as a server opens it, up to the first search; and the seconds that this takes."""
     began = time.perf_counter()
     store = open_store(place, beside=data)

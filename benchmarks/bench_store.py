@@ -19,7 +19,7 @@ from rich.table import Table
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.working_set import LiveChunk
-from halo_weave.store.records import ChunkToPrune, ChunkToResurrect
+from halo_weave.store.records import ChunkMove
 from halo_weave.store.sqlite import SqliteStore
 
 CHUNK = 70  # tokens, between the 64 of the rule and the 80 that paragraphs tend to have
@@ -114,14 +114,12 @@ class Memory:
 
     def prune(self, live: list[LiveChunk]) -> None:
         reason = {"why": "dimmest", "rivals": 12}
-        asleep = [ChunkToPrune(item.chunk.key, item.brightness, reason) for item in live]
+        asleep = [ChunkMove(item.chunk.key, item.brightness, reason) for item in live]
         self.store.prune(self.window, asleep, now=NOW)
 
     def wake(self, chunks: list[tuple[ChunkKey, np.ndarray]]) -> None:
         reason = {"part": "hit", "similarity": 0.61, "words": ["river"]}
-        self.store.wake(
-            self.window, [ChunkToResurrect(key, bright, reason) for key, bright in chunks], now=NOW
-        )
+        self.store.resurrect(self.window, [ChunkMove(key, bright, reason) for key, bright in chunks], now=NOW)
 
     def embed(self) -> None:
         """A vector for every chunk, as large as MiniLM's."""

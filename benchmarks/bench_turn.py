@@ -36,7 +36,7 @@ from halo_weave.models.inventory import resolve
 from halo_weave.search.embedding_worker import generation_name
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 
 LIVE = 2_000
 TRIES = 5
@@ -71,7 +71,7 @@ class Prose:
         return " ".join(self.rng.choice(self.words[60:3_000], 3))
 
 
-def fill(store: Store, engine: Engine, window: str, chunks: int, prose: Prose) -> list[ChunkKey]:
+def fill(store: SqlStore, engine: Engine, window: str, chunks: int, prose: Prose) -> list[ChunkKey]:
     """Turns of prose, stored as the product stores them; chunks of about 80 tokens."""
     keys: list[ChunkKey] = []
     while len(keys) < chunks:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from halo_weave.app import open_store
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 
 SHARED_MEMORY = Path("/dev/shm")
 CONFIG = """
@@ -144,7 +144,7 @@ def _guarded(folder: Path, *, keep: bool) -> subprocess.Popen[bytes]:
 
 
 @contextmanager
-def new_stores(kind: str, *, on_disk: bool = False) -> Iterator[Callable[[Path], Store]]:
+def new_stores(kind: str, *, on_disk: bool = False) -> Iterator[Callable[[Path], SqlStore]]:
     """Makes empty memories of a kind, sqlite or postgres, given a folder for each."""
     if kind == "sqlite":
         yield open_store

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from benchmarks.fault_servers import WORDS
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 
 GRACE = 0.15  # seconds after which what was shown must be stored
 SETTINGS = {
@@ -95,7 +95,7 @@ class Witness:
             if turn not in self.due:
                 self.due[turn] = reply.due(killed, self.grace)
 
-    def missing(self, store: Store) -> tuple[int, int]:
+    def missing(self, store: SqlStore) -> tuple[int, int]:
         """How much of what was acknowledged, and of what was shown long enough before, is not stored."""
         drafts = {one.turn_id: one.tokens.text for one in store.drafts(now=now(), abandoned=False)}
 

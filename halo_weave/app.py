@@ -41,7 +41,6 @@ from halo_weave.search.llama_embedder import default_embedder_file, open_embedde
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.state_file import changed_models, mark_model_in_use, remember_embedder, remember_model
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import MemoryStats, VerifyFinding
 from halo_weave.store.sql_store import SqlStore
 from halo_weave.store.sqlite import SqliteStore
@@ -125,7 +124,7 @@ def _wire(
     options: Options,
     engine: Engine,
     calibration: Calibration,
-    store: Store,
+    store: SqlStore,
     recall: MemorySearch,
     embedder: _EmbedderChoice,
     shown: ProgressDisplay,
@@ -217,7 +216,7 @@ def open_named(
         raise
 
 
-def open_store(place: Path | str, *, read_only: bool = False, beside: Path | None = None) -> Store:
+def open_store(place: Path | str, *, read_only: bool = False, beside: Path | None = None) -> SqlStore:
     """The memory in a folder, or at an address such as scheme://host/name.
 
     `read_only`: it must be there already. `beside`: the folder for files that are on their way, if the memory has none.
@@ -230,7 +229,7 @@ def open_store(place: Path | str, *, read_only: bool = False, beside: Path | Non
     return STORES[scheme](str(place), read_only, beside)
 
 
-def _open_sqlite(folder: str, read_only: bool, beside: Path | None) -> Store:
+def _open_sqlite(folder: str, read_only: bool, beside: Path | None) -> SqlStore:
     path = memory_file(Path(folder))
     try:
         return SqliteStore(path, read_only=read_only)
@@ -239,7 +238,7 @@ def _open_sqlite(folder: str, read_only: bool, beside: Path | None) -> Store:
         return SqliteStore(path)
 
 
-def _open_postgres(address: str, read_only: bool, beside: Path | None) -> Store:
+def _open_postgres(address: str, read_only: bool, beside: Path | None) -> SqlStore:
     try:
         from halo_weave.store.postgres.store import PostgresStore
     except ImportError as error:
@@ -251,7 +250,7 @@ def _open_postgres(address: str, read_only: bool, beside: Path | None) -> Store:
 
 
 # By scheme; a folder has none.
-STORES: dict[str, Callable[[str, bool, Path | None], Store]] = {
+STORES: dict[str, Callable[[str, bool, Path | None], SqlStore]] = {
     "": _open_sqlite,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
@@ -326,7 +325,7 @@ class _EmbedderChoice:
     def open(self) -> Embedder:
         return self._opened(self.file)
 
-    def embed_anew(self, store: Store, name: str | None, progress: Progress) -> None:
+    def embed_anew(self, store: SqlStore, name: str | None, progress: Progress) -> None:
         """All of memory by the embedder of this name. Until it is done, the vectors that are there stay."""
         file = self.file if name is None else embedder_file(name, progress)
         with closing(self._opened(file)) as embedder:
@@ -342,7 +341,7 @@ class _EmbedderChoice:
         return open_embedder(None if file == "off" else file)
 
 
-def _open_recall(chosen: _EmbedderChoice, store: Store, progress: Progress | None = None) -> MemorySearch:
+def _open_recall(chosen: _EmbedderChoice, store: SqlStore, progress: Progress | None = None) -> MemorySearch:
     """Search. The embedder opens in the background; until it is there, or without one, words serve.
 
     Without `progress` it is also pulled in the background.
@@ -380,7 +379,7 @@ def named_embedder(path: Path) -> Path:
     return path
 
 
-def snapshot_search(store: Store, recall: MemorySearch) -> SnapshotSearch:
+def snapshot_search(store: SqlStore, recall: MemorySearch) -> SnapshotSearch:
     """Recall as the structured memory asks it: for the chunks that explain what is saved."""
 
     def search(text: str, limit: int, within: frozenset[str] | None) -> list[SnapshotChunk]:

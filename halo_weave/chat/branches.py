@@ -12,8 +12,8 @@ from halo_weave.core.tokens import Role
 from halo_weave.core.turn_text import turn_hash
 from halo_weave.core.working_set import chunk_turn
 from halo_weave.errors import BadInput, UnknownWindow
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import TurnRecord, WindowRecord
+from halo_weave.store.sql_store import SqlStore
 
 ENOUGH = 4  # messages at the end of a history that make it known though its beginning is another
 _TELLING = 12  # words of a reply that nobody else gave, which make it known by themselves
@@ -29,7 +29,7 @@ class KnownHistory:
 
 
 def match_history(
-    store: Store, history: Sequence[tuple[Role, str]], window: str | None = None
+    store: SqlStore, history: Sequence[tuple[Role, str]], window: str | None = None
 ) -> KnownHistory | None:
     """The longest part of the history that was said in one line here, beginning where the history begins.
 
@@ -61,7 +61,7 @@ def match_history(
     return KnownHistory(window, None, 0) if window else None
 
 
-def _likeliest(store: Store, mark: int, window: str | None) -> list[TurnRecord]:
+def _likeliest(store: SqlStore, mark: int, window: str | None) -> list[TurnRecord]:
     """Turns with this mark; those first that nothing follows yet."""
     found = store.marked(mark, window=window)
     return (
@@ -72,7 +72,7 @@ def _likeliest(store: Store, mark: int, window: str | None) -> list[TurnRecord]:
 
 
 def _extended(
-    store: Store, marks: Sequence[int], turn: TurnRecord, at: int, window: str | None
+    store: SqlStore, marks: Sequence[int], turn: TurnRecord, at: int, window: str | None
 ) -> KnownHistory:
     """On from a turn, as far as what follows it is what the history says."""
     place = window or turn.window
@@ -172,22 +172,22 @@ class Branches:
     def rewind(self, window_id: str, turn_id: int) -> TurnRecord:
         """This turn becomes the window's last one. What followed goes aside, and can come back."""
         system = self._system
-        with system.alone(window_id):
+        with system.exclusive(window_id):
             system.window(window_id)
             last = system.store.turn_record(turn_id)
             if last.window != window_id and not on_branch(system.store, window_id, turn_id):
                 raise BadInput(f"Turn {turn_id} is of another window. Branch off there.")
             windows = system.store.switch(window_id, turn_id, now=system.now())
         system.recall.embed_soon()
-        system.changed({window_id, *windows})
+        system.publish_changed({window_id, *windows})
         return system.store.turn_record(turn_id)
 
     def branch(self, window_id: str, turn_id: int, name: str | None = None) -> WindowRecord:
         """A new window that goes on from this turn: what led up to it belongs to both."""
         system = self._system
-        with system.alone(window_id):
+        with system.exclusive(window_id):
             of = system.window(window_id)
-            system.check_owns(window_id)
+            system.store.check_owns(window_id)
             if not on_branch(system.store, window_id, turn_id):
                 raise BadInput(f"Turn {turn_id} is not on the current branch. Switch to it first.")
             texts = {"system_prompt": of.system_prompt, "user_name": of.user_name, "ai_name": of.ai_name}
@@ -205,11 +205,11 @@ class Branches:
                 for chunk in system.open_window(window_id).window.chunks
                 if chunk.key.turn_id <= turn_id
             ]
-        with system.alone(record.id):
+        with system.exclusive(record.id):
             open_window = system.open_window_to_change(record.id)
             plan = open_window.plan_snapshot(keys, open_window.engine.info.context)
-            if plan.wakes:
-                open_window.wake(plan, {}, now=system.now())
+            if plan.chunks:
+                open_window.resurrect(plan, {}, now=system.now())
         return system.window(record.id)
 
     def _add(self, window_id: str, role: Role, text: str, after: int | None) -> TurnRecord:

@@ -360,7 +360,7 @@ def _plan(plan: PrunePlan) -> dict[str, Any]:
         "goal": plan.goal,
         "current": sorted(plan.current),
         "kept": [str(key) for key in plan.kept],
-        "goes": [{**asdict(one), "key": str(one.key), "why": str(one.why)} for one in plan.goes],
+        "goes": [{**asdict(one), "key": str(one.key), "why": str(one.why)} for one in plan.chunks],
     }
 
 

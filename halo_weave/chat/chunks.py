@@ -63,7 +63,7 @@ class Chunks:
         store = self._system.store
         open_window, record = self._system.open_window(window_id), store.chunk(key)
         live = key in open_window.window
-        asleep = {} if live else store.asleep_or_said(window_id, [key])
+        asleep = {} if live else store.resurrectable_chunks(window_id, [key])
         brightness = open_window.window.at(key).brightness if live else asleep[key].brightness
         return Explanation(
             key,
@@ -115,7 +115,7 @@ class Chunks:
 
     def sleep(self, window_id: str, key: ChunkKey) -> None:
         with self._system.exclusive_change(window_id):
-            self._system.open_window_to_change(window_id).sleep(key, now=self._system.now())
+            self._system.open_window_to_change(window_id).prune_by_user(key, now=self._system.now())
 
     def wake(self, window_id: str, key: ChunkKey) -> Injection:
         """It returns to its place, and is pinned; with its question or answer, and the first chunk of its turn."""
@@ -126,8 +126,10 @@ class Chunks:
         """Putting it to sleep by hand is taken back: it is as it was before, pinned only if it was."""
         with self._system.exclusive_change(window_id):
             open_window = self._asleep(window_id, key)
-            open_window.readings([key])  # what cannot wake up here is refused before its past is looked at
-            return open_window.resurrect_by_hand(
+            open_window.resurrectable(
+                [key]
+            )  # what cannot wake up here is refused before its past is looked at
+            return open_window.resurrect_for_user(
                 key, now=self._system.now(), pinned=open_window.was_pinned(key)
             )
 
@@ -166,17 +168,17 @@ class Chunks:
 
     def delete(self, window_id: str, key: ChunkKey) -> Deletion:
         """Delete the chunk from search until it is undeleted. Returns all that was deleted with it."""
-        with self._system.alone(window_id):
+        with self._system.exclusive(window_id):
             would = self.preview_delete(window_id, key)
             gone = replace(would, windows=self._system.delete(would.keys))
-        self._system.changed({window_id, *gone.windows})
+        self._system.publish_changed({window_id, *gone.windows})
         return gone
 
     def undelete(self, window_id: str, keys: Sequence[ChunkKey]) -> tuple[str, ...]:
         """Deleted chunks can be found again, and are in every window what they were. Returns where they are live."""
-        with self._system.alone(window_id):
+        with self._system.exclusive(window_id):
             self._system.window(window_id)
             windows = self._system.store.undelete(keys, now=self._system.now())
         self._system.recall.embed_soon()
-        self._system.changed({window_id, *windows})
+        self._system.publish_changed({window_id, *windows})
         return windows

@@ -220,7 +220,7 @@ def attach(
         )
         with open_window.guard:
             for chunk in chunks:
-                open_window.note(
+                open_window.note_origin(
                     chunk, ChunkOrigin(open_window.record.id, document.name, now, tags=(DOCUMENT,))
                 )
             open_window.window.add(live)

@@ -12,8 +12,8 @@ from halo_weave.chat.events import INTERNAL_ERROR_MESSAGE
 from halo_weave.chat.open_window import OpenWindow
 from halo_weave.core.tokens import Tokens
 from halo_weave.errors import BadInput, HaloWeaveError, LeaseLost
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import Draft
+from halo_weave.store.sql_store import SqlStore
 
 log = logging.getLogger(__name__)
 PERIOD = 0.05  # seconds between two saves
@@ -124,7 +124,7 @@ class OpenDraft:
 class DraftWriter:
     """Saves all windows' replies in one transaction: the first token at once, then every `PERIOD`."""
 
-    def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
+    def __init__(self, store: SqlStore, now: Callable[[], datetime]) -> None:
         self._store, self._now = store, now
         self.due = Event()
         self.slow = True  # saving took too long the last time, or was never tried

@@ -11,15 +11,19 @@ from typing import Any, Literal
 from halo_weave.chat.reply import THOUGHT, TOOL
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput
-from halo_weave.store.protocol import Progress, Store, silent
-from halo_weave.store.records import StoredChunk, TurnRecord, WindowRecord
+from halo_weave.store.records import Progress, StoredChunk, TurnRecord, WindowRecord, silent
+from halo_weave.store.sql_store import SqlStore
 
 ExportFormat = Literal["halo-weave", "markdown", "chatgpt"]
 Write = Callable[[str], object]
 
 
 def export_conversations(
-    store: Store, write: Write, form: ExportFormat, window_id: str | None = None, progress: Progress = silent
+    store: SqlStore,
+    write: Write,
+    form: ExportFormat,
+    window_id: str | None = None,
+    progress: Progress = silent,
 ) -> None:
     """One window, or all of them where the form allows it."""
     windows = [store.window(window_id)] if window_id else store.windows()
@@ -31,7 +35,7 @@ def export_conversations(
         _write_chatgpt(store, windows, write, progress)
 
 
-def _write_markdown(store: Store, window: WindowRecord, write: Write, progress: Progress = silent) -> None:
+def _write_markdown(store: SqlStore, window: WindowRecord, write: Write, progress: Progress = silent) -> None:
     """The current branch of a window, one heading for each turn. Times are UTC."""
     write(f"# {' '.join(window.name.split())}\n")
     turns = store.branch(window.id)
@@ -50,7 +54,7 @@ def _write_markdown(store: Store, window: WindowRecord, write: Write, progress: 
 
 
 def _write_chatgpt(
-    store: Store, windows: Iterable[WindowRecord], write: Write, progress: Progress = silent
+    store: SqlStore, windows: Iterable[WindowRecord], write: Write, progress: Progress = silent
 ) -> None:
     """A list of conversations with all their branches, which importers of ChatGPT's export can read."""
     memory, chosen = store.stats().id, list(windows)
@@ -62,7 +66,7 @@ def _write_chatgpt(
     write("\n]\n")
 
 
-def _conversation(store: Store, window: WindowRecord, memory: str) -> dict[str, Any]:
+def _conversation(store: SqlStore, window: WindowRecord, memory: str) -> dict[str, Any]:
     root = f"{memory}-{window.id}"
     nodes: dict[str, dict[str, Any]] = {root: {"id": root, "message": None, "parent": None, "children": []}}
     last: dict[int, str] = {0: root}  # the node that stands for the end of each turn
@@ -91,7 +95,7 @@ def _conversation(store: Store, window: WindowRecord, memory: str) -> dict[str, 
     }
 
 
-def _first_turns(store: Store, window: WindowRecord) -> list[TurnRecord]:
+def _first_turns(store: SqlStore, window: WindowRecord) -> list[TurnRecord]:
     """Where its turns begin; those of a window that branched off from another one begin there."""
     branch = store.branch(window.id)
     first = {turn.id: turn for turn in store.followers(0, window.id)}
@@ -119,7 +123,7 @@ def _messages(turn: TurnRecord, parts: list[tuple[str, str]]) -> Iterator[dict[s
         }
 
 
-def _parts(store: Store, turn: TurnRecord) -> list[tuple[str, str]]:
+def _parts(store: SqlStore, turn: TurnRecord) -> list[tuple[str, str]]:
     """The text of a turn, without what was deleted: of each kind as long as it goes."""
     chunks = sorted(store.turn(turn.id), key=lambda one: one.chunk.start)
     there = [one for one in chunks if one.deleted is None and one.merged_into is None]

@@ -26,7 +26,7 @@ class Injection:
 
 @dataclass(frozen=True, slots=True)
 class InjectionPlan:
-    wakes: RecallPlan
+    recall: RecallPlan
     prunes: PrunePlan
     missing: int = 0  # tokens, where nothing of what is wanted fits
 
@@ -49,9 +49,9 @@ def plan_injection(
     current: Collection[int] = (),
     kept: Collection[ChunkKey] = (),
 ) -> InjectionPlan:
-    """As much of what is wanted as fits into this share of the budget, and what must sleep for it.
+    """As much of what is wanted as fits into this share of the budget, and what must be pruned for it.
 
-    The newest exchanges, the `current` turns and what is `kept` never make room. If nothing fits, nothing sleeps.
+    The newest exchanges, the `current` turns and what is `kept` are not pruned. If nothing fits, nothing is pruned.
     """
     whole = context_room(open_window, 0)
     budget = max(1, min(open_window.live_limit or whole, whole))
@@ -66,9 +66,9 @@ def plan_injection(
             pairs=open_window.settings.pairs_asleep,
             last=True,
         )
-        if not plan.wakes:
+        if not plan.chunks:
             need = next((one.cost for one in plan.passed_over), 0)
-            return InjectionPlan(plan, replace(prunes, goes=()), need and need - room)
+            return InjectionPlan(plan, replace(prunes, chunks=()), need and need - room)
         if not prunes.over:
             return InjectionPlan(plan, prunes)
         room = plan.cost - prunes.over
@@ -79,7 +79,7 @@ def inject_snapshot(open_window: OpenWindow, keys: Collection[ChunkKey], *, now:
     plan = plan_injection(open_window, lambda room: open_window.plan_snapshot(keys, room), kept=keys)
     slept = _make_room(open_window, plan, now)
     return Injection(
-        open_window.wake(plan.wakes, {}, now=now, by="memory") if plan.wakes.wakes else (), slept
+        open_window.resurrect(plan.recall, {}, now=now, by="memory") if plan.recall.chunks else (), slept
     )
 
 
@@ -87,45 +87,45 @@ def resurrect_for_user(open_window: OpenWindow, key: ChunkKey, *, now: datetime)
     """The user asks for this chunk: it is pinned. Its question or answer, and the first chunk of its turn, come along."""
     plan = plan_injection(open_window, lambda room: _with_pairs(open_window, key, room), share=1.0)
     slept = _make_room(open_window, plan, now)
-    woken = open_window.resurrect_by_hand(key, now=now)
-    pairs = tuple(one for one in plan.wakes.wakes if one.key != key)
-    also = open_window.wake(replace(plan.wakes, wakes=pairs), {}, now=now) if pairs else ()
+    woken = open_window.resurrect_for_user(key, now=now)
+    pairs = tuple(one for one in plan.recall.chunks if one.key != key)
+    also = open_window.resurrect(replace(plan.recall, chunks=pairs), {}, now=now) if pairs else ()
     return Injection((woken, *also), slept)
 
 
 def _make_room(open_window: OpenWindow, plan: InjectionPlan, now: datetime) -> tuple[PrunedChunk, ...]:
     if plan.refusal:
         raise BadInput(plan.refusal)
-    return open_window.prune(plan.prunes, now=now) if plan.prunes.goes else ()
+    return open_window.prune(plan.prunes, now=now) if plan.prunes.chunks else ()
 
 
 def _with_pairs(open_window: OpenWindow, key: ChunkKey, room: int) -> RecallPlan:
     """A chunk with its pairs if there is room for all, else alone."""
-    open_window.readings([key])  # what cannot come back here is refused
-    sleepers = {
-        one: sleeper
-        for one, sleeper in open_window.store.sleepers(open_window.record.id, [key]).items()
-        if one == key or _may_come(open_window, one, sleeper.window)
+    open_window.resurrectable([key])  # what cannot come back here is refused
+    candidates = {
+        one: candidate
+        for one, candidate in open_window.store.recall_candidates(open_window.record.id, [key]).items()
+        if one == key or _may_come(open_window, one, candidate.window)
     }
-    if key not in sleepers:
+    if key not in candidates:
         return RecallPlan(room, 0, ())
     for pairs in ("with", "off"):
         plan = plan_recall(
             [RecallHit(key, 1.0)],
-            sleepers,
+            candidates,
             room,
             live=open_window.live_keys,
             frame_tokens=open_window.window.frame_tokens,
             pairs=pairs,
         )
-        if plan.wakes:
+        if plan.chunks:
             break
     return plan
 
 
 def _may_come(open_window: OpenWindow, key: ChunkKey, window: str) -> bool:
     try:
-        open_window.readings([key])
+        open_window.resurrectable([key])
     except UnknownChunk:
         return False
-    return not open_window.stays(window, key.turn_id)
+    return not open_window.must_not_send(window, key.turn_id)

@@ -160,7 +160,7 @@ class Memory:
         system = self._system
         only = self._narrowed(only, window_id if only_window else None, tag)
         settings = system.settings(system.window(window_id) if window_id else None)
-        hits = system.recall.search(
+        hits = system.search(
             storable_text(text),
             window=window_id if only_window else None,
             limit=limit,
@@ -193,7 +193,7 @@ class Memory:
         if window_id:
             open_window = system.open_window(window_id)
             hits, plan, _ = open_window.plan_recall(
-                text, budget, recall=system.recall, now=system.now(), only=only
+                text, budget, search=system.search, now=system.now(), only=only
             )
         else:
             hits, plan, _ = search_and_plan_recall(
@@ -201,7 +201,7 @@ class Memory:
                 budget,
                 system.settings(None),
                 store=system.store,
-                recall=system.recall,
+                search=system.search,
                 now=system.now(),
                 only=only,
             )
@@ -215,7 +215,7 @@ class Memory:
                 part=one.part,
                 tags=tags.get(one.key, ()),
             )
-            for one in plan.wakes
+            for one in plan.chunks
         ]
         return found, plan.cost
 
@@ -233,7 +233,7 @@ class Memory:
         ]
 
     def preview(
-        self, window_id: str, text: str, wish: RecallOverrides = NO_OVERRIDES, *, ahead: bool = False
+        self, window_id: str, text: str, overrides: RecallOverrides = NO_OVERRIDES, *, ahead: bool = False
     ) -> Preview:
         """What would wake up for this text, while it is being typed. Nothing is changed.
 
@@ -241,22 +241,22 @@ class Memory:
         """
         text, open_window = storable_text(text), self._system.open_window(window_id)
         tokens = len(open_window.engine.tokenize(text))
-        room = recall_room(open_window, tokens, given=wish.room)
+        room = recall_room(open_window, tokens, given=overrides.room)
         speaker = self._system.speaker_name(open_window.record) if ahead else ""
         if ahead and room <= 0 and text.strip():
-            self._ahead.wish(window_id, text, speaker=speaker)
+            self._ahead.request(window_id, text, speaker=speaker)
         if room <= 0 or not text.strip():
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
         system = self._system
         hits, plan, near = open_window.plan_recall(
-            text, room, recall=system.recall, now=system.now(), wish=wish
+            text, room, search=system.search, now=system.now(), overrides=overrides
         )
         if ahead:
-            self._ahead.wish(window_id, text, plan.keys, speaker)
+            self._ahead.request(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
         texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
         over = max(0, tokens + plan.cost - context_room(open_window, open_window.window.size))
-        return Preview(plan, hits, texts, tokens, near, over if wish.room else 0)
+        return Preview(plan, hits, texts, tokens, near, over if overrides.room else 0)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
         """The embedder's name, and the vectors of these texts as questions to memory would have them."""
@@ -341,7 +341,7 @@ class Memory:
         with ExitStack() as held:
             try:
                 for window_id in windows:
-                    held.enter_context(system.alone(window_id))
+                    held.enter_context(system.exclusive(window_id))
             except WindowBusy:
                 raise WindowBusy("A reply is being written. Stop it first.") from None
             system.store.clear(confirm=True)
@@ -350,7 +350,7 @@ class Memory:
                     engine.forget(window_id)
         system.delete_recordings()
         system.recall.forget()
-        system.dropped(windows)
+        system.publish_deleted(windows)
 
     # Vectors
 
@@ -531,7 +531,7 @@ class McpMemory:
         )
         settings = system.settings()
         only = SearchFilter(since=begin, before=end + timedelta(microseconds=1) if end else None)
-        hits = system.recall.search(
+        hits = system.search(
             query,
             window=window_id,
             limit=_MOST_HITS,
@@ -639,7 +639,7 @@ class McpMemory:
             window.id, said, tokenizer=TOKENIZER, now=system.now(), asleep=True, speaker=name or None
         )
         system.recall.embed_soon()
-        system.changed([window.id])
+        system.publish_changed([window.id])
         keys = [str(one.chunk.key) for one in said]
         return MemoryWritten(f"Kept in the window {_WINDOW!r}.", keys, "")
 
@@ -657,7 +657,7 @@ class McpMemory:
             return MemoryForgotten(f"Nothing changed: chunk {id} {state}.", [])
         windows = system.store.undelete(keys, now=system.now()) if undo else system.delete(keys)
         system.recall.embed_soon()
-        system.changed({record.window, *windows})
+        system.publish_changed({record.window, *windows})
         did = "Remembered again" if undo else "Forgotten; undo brings it back"
         return MemoryForgotten(
             f"{did}: {len(keys)} chunk{'s' * (len(keys) > 1)}.", [str(one) for one in keys]

@@ -85,13 +85,13 @@ class Models:
         self._told = 0.0
         self.failure: HaloWeaveError | None = None  # why there is no model, or why the last was not taken
         if not system.engine.info.abilities.speaks:
-            system.no_model_error = ModelLoading("The model is being loaded.")
+            system.state.error = ModelLoading("The model is being loaded.")
 
     def state(self) -> ModelState:
         model, news = self._system.model, self._news
         info, facts = model.engine.info, model.engine.facts
         ready = info.abilities.speaks
-        loading = isinstance(self._system.no_model_error, ModelLoading)
+        loading = isinstance(self._system.state.error, ModelLoading)
         efforts = [*facts.thinking, *facts.thinking_words]
         return ModelState(
             "ready" if ready else "loading" if loading else "missing",
@@ -165,8 +165,8 @@ class Models:
             self._tell(wanted, "loading", what, done / total if total else None)
 
         self.failure = None
-        if self._system.no_model_error is not None:
-            self._system.no_model_error = ModelLoading("The model is being loaded.")
+        if self._system.state.error is not None:
+            self._system.state.error = ModelLoading("The model is being loaded.")
         self._tell(wanted, "loading", "Looking for the model")
         try:
             calibrated = self._change(name, progress)
@@ -239,16 +239,16 @@ class Models:
 
     def _fail(self, wanted: str, stage: ChangeStage, error: HaloWeaveError) -> None:
         self.failure = error
-        if self._system.no_model_error is not None:
+        if self._system.state.error is not None:
             known = isinstance(error, ModelError | ServerFailed)
-            self._system.no_model_error = error if known else ModelError(str(error))
+            self._system.state.error = error if known else ModelError(str(error))
         self._tell(wanted, stage, str(error))
 
     def _tell(self, wanted: str, stage: ChangeStage, what: str, progress: float | None = None) -> None:
         sentence = f"{what}…" if stage in ("loading", "calibrating") else what
         before, self._news = self._news, ModelChange(wanted, stage, sentence, progress)
-        if stage == "loading" and self._system.no_model_error is not None:
-            self._system.no_model_error = ModelLoading(sentence)
+        if stage == "loading" and self._system.state.error is not None:
+            self._system.state.error = ModelLoading(sentence)
         step = before is None or (before.state, before.sentence) != (stage, sentence)
         if step or time.monotonic() - self._told > PROGRESS_INTERVAL:
             self._told = time.monotonic()

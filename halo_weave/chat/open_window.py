@@ -18,6 +18,7 @@ from halo_weave.chat.recall_plan import (
     NO_OVERRIDES,
     RecallOverrides,
     RecallResult,
+    Search,
     quotation_costs,
     recall_scope,
     search_and_plan_recall,
@@ -37,30 +38,18 @@ from halo_weave.core.resurrection import (
 from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.working_set import LiveChunk, WorkingSet
-from halo_weave.engines.base import NO_FILTER, Engine, MemorySearch, SearchFilter, TagFilter
+from halo_weave.engines.base import NO_FILTER, Engine, SearchFilter, TagFilter
 from halo_weave.errors import BadInput, UnknownChunk
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import (
     DOCUMENT,
-    ChunkToPrune,
-    ChunkToResurrect,
+    ChunkMove,
     ResurrectableChunk,
     StoredChunk,
     StoredLiveChunk,
     WindowRecord,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class RetokenizedChunk:
-    """A chunk that is not live, in the tokens of this window's model, with the brightness it had here."""
-
-    record: StoredChunk
-    chunk: Chunk
-    earned: Brightness | None  # None: it was never live in this window
-    foreign: bool  # said with another tokenizer
-    traces: Floats | None  # as the window's strategy keeps them; None: not known
+from halo_weave.store.sql_store import SqlStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,33 +77,35 @@ class OpenWindow:
     settings: Settings
     window: WorkingSet
     system: SystemPrompt
-    store: Store
+    store: SqlStore
     engine: Engine
     prompt_builder: PromptBuilder
     names: Mapping[str, str]  # of the windows, by id
     calibration: Calibration
     is_private: Callable[[str], bool]
-    reach: frozenset[str] | None = None  # windows whose talk all who read this one may read; None: all
+    readable_windows: frozenset[str] | None = (
+        None  # windows whose talk all who read this one may read; None: all
+    )
     people: frozenset[str] = frozenset()  # their names, if there are several
-    about: dict[ChunkKey, ChunkOrigin] = field(default_factory=dict)
-    origins: dict[int, TurnAnnotation] = field(
+    chunk_origins: dict[ChunkKey, ChunkOrigin] = field(default_factory=dict)
+    annotations: dict[int, TurnAnnotation] = field(
         default_factory=dict
     )  # words around turns in the prompt, by turn id
     said: dict[int, datetime] = field(default_factory=dict)  # when turns were said, by their ids
     days: set[date] = field(default_factory=set)  # on which the user's live turns of this chat were said
-    foreign: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
-    anew: list[LiveChunk] = field(
+    retokenized: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
+    unstored_tokens: list[LiveChunk] = field(
         default_factory=list
-    )  # of `foreign`, those that the store does not know so yet
+    )  # chunks whose new tokens the store does not have yet
     recently_resurrected: set[ChunkKey] = field(
         default_factory=set
-    )  # what woke up since others than such fell asleep
+    )  # chunks resurrected since the last ordinary prune
     reply: ReplyParser | None = None  # what the tokens of the reply in progress are
     ancestors: Mapping[int, str] | None = (
         None  # turns of other windows that led up to this one, once asked for
     )
-    left: frozenset[int] = frozenset()  # turns that go aside when something takes their place
-    aside: tuple[LiveChunk, ...] = ()  # what was live of them
+    replaced_turns: frozenset[int] = frozenset()  # turns that go aside when something takes their place
+    replaced_chunks: tuple[LiveChunk, ...] = ()  # what was live of them
     unstored: str = ""  # why the reply is not stored yet, while that is so
     guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
 
@@ -125,22 +116,22 @@ class OpenWindow:
         settings: Settings,
         system: SystemPrompt,
         *,
-        store: Store,
+        store: SqlStore,
         engine: Engine,
         prompt_builder: PromptBuilder,
         names: Mapping[str, str],
         calibration: Calibration,
         is_private: Callable[[str], bool],
-        reach: frozenset[str] | None = None,
+        readable_windows: frozenset[str] | None = None,
         people: frozenset[str] = frozenset(),
     ) -> OpenWindow:
-        """Load the working set. Chunks that another model's tokenizer cut are read anew."""
+        """Load the working set. Chunks that another model's tokenizer cut are tokenized again."""
         window = WorkingSet(
             strategy=settings.brightness_strategy(calibration),
             system_tokens=len(system),
             frame_tokens=prompt_builder.frame_tokens(),
         )
-        shared = (store, engine, prompt_builder, names, calibration, is_private, reach, people)
+        shared = (store, engine, prompt_builder, names, calibration, is_private, readable_windows, people)
         open_window = cls(record, settings, window, system, *shared)
         live: list[LiveChunk] = []
         for one in store.live(record.id):
@@ -148,25 +139,29 @@ class OpenWindow:
             if not open_window._readable(one):
                 chunk = retokenize(one.chunk, engine)
                 item = LiveChunk(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
-                open_window.anew.append(item)
+                open_window.unstored_tokens.append(item)
             elif open_window._own_traces(one.traces) is not one.traces:
                 item = replace(one, traces=None)
             live.append(item)
-            open_window.note(item.chunk, ChunkOrigin(one.window, one.speaker, one.said, one.woken, one.tags))
+            open_window.note_origin(
+                item.chunk, ChunkOrigin(one.window, one.speaker, one.said, one.woken, one.tags)
+            )
         window.add(live)
         return open_window
 
-    def begin(self, *, now: datetime) -> None:
+    def store_new_tokens(self, *, now: datetime) -> None:
         """Before the first change: what was tokenized again is stored, so that the open window and the store have the same tokens."""
-        if self.anew:
-            self.store.reread(self.record.id, self.anew, tokenizer=self.engine.info.tokenizer, now=now)
-            self.anew.clear()
+        if self.unstored_tokens:
+            self.store.store_retokenized(
+                self.record.id, self.unstored_tokens, tokenizer=self.engine.info.tokenizer, now=now
+            )
+            self.unstored_tokens.clear()
 
     def _readable(self, one: StoredLiveChunk | StoredChunk) -> bool:
         """Whether the model can read the chunk's own tokens. A fingerprint is only a claim: the file may lie."""
         info = self.engine.info
-        if info.url and self.stays(one.window, one.chunk.key.turn_id):
-            return True  # it will not be sent: to read it anew, the server would be asked for its tokens
+        if info.url and self.must_not_send(one.window, one.chunk.key.turn_id):
+            return True  # it will not be sent: to tokenize it again, the server would be asked for its tokens
         fits = info.tokenizer in ("", one.tokenizer)
         return fits and (not info.abilities.token_ids or self.prompt_builder.readable(one.chunk.tokens))
 
@@ -174,56 +169,56 @@ class OpenWindow:
     def live_keys(self) -> frozenset[ChunkKey]:
         return frozenset(chunk.key for chunk in self.window.chunks)
 
-    def note(self, chunk: Chunk, about: ChunkOrigin) -> None:
+    def note_origin(self, chunk: Chunk, origin: ChunkOrigin) -> None:
         """Where a chunk comes from, and what of it the model is told."""
         if len(chunk) != chunk.span:
-            self.foreign.add(chunk.start)
+            self.retokenized.add(chunk.start)
         turn = chunk.key.turn_id
-        known = turn in self.origins or self.stays(about.window, turn)
-        if not known and (origin := self.origin(chunk, about)):
-            self.origins[turn] = origin
-            self.window.stamps[turn] = self.prompt_builder.origin_tokens(origin)
-        if about.window == self.record.id and chunk.key.role is Role.USER and DOCUMENT not in about.tags:
-            self.days.add(about.said.astimezone().date())
-        self.about[chunk.key], self.said[turn] = about, about.said
+        known = turn in self.annotations or self.must_not_send(origin.window, turn)
+        if not known and (annotation := self.annotation(chunk, origin)):
+            self.annotations[turn] = annotation
+            self.window.stamps[turn] = self.prompt_builder.origin_tokens(annotation)
+        if origin.window == self.record.id and chunk.key.role is Role.USER and DOCUMENT not in origin.tags:
+            self.days.add(origin.said.astimezone().date())
+        self.chunk_origins[chunk.key], self.said[turn] = origin, origin.said
 
-    def origin(self, chunk: Chunk, about: ChunkOrigin | StoredChunk) -> TurnAnnotation | None:
+    def annotation(self, chunk: Chunk, origin: ChunkOrigin | StoredChunk) -> TurnAnnotation | None:
         """The words around a chunk's turn in the prompt. None for a plain turn of this chat.
 
         What comes from another chat or from a file is quoted. The model's own turns stand as they are.
         """
-        role, said = chunk.key.role, about.said if self.settings.timestamps else None
-        named = about.speaker if role is not Role.ASSISTANT and about.speaker in self.people else ""
-        if DOCUMENT in about.tags:
+        role, said = chunk.key.role, origin.said if self.settings.timestamps else None
+        named = origin.speaker if role is not Role.ASSISTANT and origin.speaker in self.people else ""
+        if DOCUMENT in origin.tags:
             return TurnAnnotation.quotation(
-                said, role, chat=self._elsewhere(about.window), document=about.speaker
+                said, role, chat=self._other_chat(origin.window), document=origin.speaker
             )
-        if not self._own(about.window, chunk.key.turn_id):
+        if not self._belongs_here(origin.window, chunk.key.turn_id):
             if (
                 self.people
                 and role is Role.USER
-                and self.store.window(about.window).owner != self.record.owner
+                and self.store.window(origin.window).owner != self.record.owner
             ):
-                named = about.speaker
-            return TurnAnnotation.quotation(said, role, chat=self._elsewhere(about.window), speaker=named)
+                named = origin.speaker
+            return TurnAnnotation.quotation(said, role, chat=self._other_chat(origin.window), speaker=named)
         if role is Role.ASSISTANT:
             return None
-        return TurnAnnotation.said(named, about.said if self._starts_new_day(about.said) else None)
+        return TurnAnnotation.said(named, origin.said if self._starts_new_day(origin.said) else None)
 
     def annotate_turn(self, turn_id: int, before: str, after: str) -> None:
         """The model reads these words around a message of this chat."""
-        known = self.origins.get(turn_id) or TurnAnnotation("")
-        origin = TurnAnnotation(known.before + before, known.after + after, known.quoted)
+        known = self.annotations.get(turn_id) or TurnAnnotation("")
+        annotation = TurnAnnotation(known.before + before, known.after + after, known.quoted)
         with self.guard:
-            self.origins[turn_id] = origin
-            self.window.stamps[turn_id] = self.prompt_builder.origin_tokens(origin)
+            self.annotations[turn_id] = annotation
+            self.window.stamps[turn_id] = self.prompt_builder.origin_tokens(annotation)
 
     def next_message_annotation(self, speaker: str, now: datetime) -> TurnAnnotation | None:
         """What the model will be told of the user's next message, if it is sent now."""
         named = speaker if speaker in self.people else ""
         return TurnAnnotation.said(named, now if self._starts_new_day(now) else None)
 
-    def _own(self, window: str, turn_id: int) -> bool:
+    def _belongs_here(self, window: str, turn_id: int) -> bool:
         """Whether a turn belongs to this chat: it was said here, or this chat branched off after it."""
         return window == self.record.id or turn_id in self._ancestor_turns
 
@@ -241,7 +236,7 @@ class OpenWindow:
         """What was kept of tokens, if by a strategy that keeps the same as this window's."""
         return traces if traces is not None and len(traces) == len(self.window.strategy.traces) else None
 
-    def _elsewhere(self, window: str) -> str:
+    def _other_chat(self, window: str) -> str:
         return "" if window == self.record.id else self.names.get(window, "")
 
     def quotation_tokens(self, window: str, role: Role) -> int:
@@ -250,34 +245,34 @@ class OpenWindow:
             return 0
         said = datetime(2026, 12, 30) if self.settings.timestamps else None
         return self.prompt_builder.origin_tokens(
-            TurnAnnotation.quotation(said, role, chat=self._elsewhere(window))
+            TurnAnnotation.quotation(said, role, chat=self._other_chat(window))
         )
 
     def drop_missing_chunks(self) -> None:
-        """Leave out what was deleted or put to sleep meanwhile, by another window or another process."""
+        """Leave out what another window or process has deleted or pruned meanwhile."""
         there = {one.key for one in self.store.live(self.record.id)}
         with self.guard:
             self.window.remove([key for key in self.live_keys if key not in there])
 
-    def leave(self, turns: frozenset[int]) -> None:
-        """These turns are not part of what is worked on any more, and do not wake up."""
+    def set_replaced_aside(self, turns: frozenset[int]) -> None:
+        """Leave out turns that the coming turn replaces; they are not resurrected either."""
         with self.guard:
-            self.left = turns
-            self.aside = self.window.remove([key for key in self.live_keys if key.turn_id in turns])
+            self.replaced_turns = turns
+            self.replaced_chunks = self.window.remove([key for key in self.live_keys if key.turn_id in turns])
 
-    def take_back(self) -> None:
-        """What was left is part of it again, as far as the store still has it live."""
-        there = {one.key for one in self.store.live(self.record.id)} if self.aside else set()
+    def restore_replaced(self) -> None:
+        """Nothing took the place of these turns: they are back, as far as the store still has them live."""
+        there = {one.key for one in self.store.live(self.record.id)} if self.replaced_chunks else set()
         with self.guard:
-            self.window.add(live for live in self.aside if live.chunk.key in there)
-            self.left, self.aside = frozenset(), ()
+            self.window.add(live for live in self.replaced_chunks if live.chunk.key in there)
+            self.replaced_turns, self.replaced_chunks = frozenset(), ()
 
-    # Falling asleep
+    # Prune
 
     def prune(self, plan: PrunePlan, *, now: datetime) -> tuple[PrunedChunk, ...]:
-        """The plan's chunks fall asleep: in the store first, then here."""
-        asleep = [
-            ChunkToPrune(
+        """Prune the plan's chunks: in the store first, then here."""
+        moves = [
+            ChunkMove(
                 one.key,
                 (live := self.window.at(one.key)).brightness,
                 {
@@ -288,21 +283,21 @@ class OpenWindow:
                 },
                 live.traces,
             )
-            for one in plan.goes
+            for one in plan.chunks
         ]
-        self.store.prune(self.record.id, asleep, now=now)
+        self.store.prune(self.record.id, moves, now=now)
         with self.guard:
             self.window.remove(plan.keys)
-        return tuple(PrunedChunk(one.key, one.tokens, one.brightness, one.why) for one in plan.goes)
+        return tuple(PrunedChunk(one.key, one.tokens, one.brightness, one.why) for one in plan.chunks)
 
-    def sleep(self, key: ChunkKey, *, now: datetime) -> None:
-        """The user puts this chunk to sleep: it alone, without its pair."""
+    def prune_by_user(self, key: ChunkKey, *, now: datetime) -> None:
+        """Prune a chunk because the user asked for it, without its pair."""
         live = self.window.at(key)
         reason = {"why": str(PruneReason.USER), "pinned": live.pinned}
-        self.store.prune(self.record.id, [ChunkToPrune(key, live.brightness, reason, live.traces)], now=now)
+        self.store.prune(self.record.id, [ChunkMove(key, live.brightness, reason, live.traces)], now=now)
         self.window.remove([key])
 
-    # Waking up
+    # Resurrect
 
     @property
     def scope(self) -> frozenset[str] | None:
@@ -312,15 +307,15 @@ class OpenWindow:
     def _scope(self) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
         """These windows, and the chunks of others that may wake up, too."""
         apart = remote_scope(self.settings, self.engine.info) == "window"
-        return recall_scope(self.store, self.record, self.settings, self.reach, apart=apart)
+        return recall_scope(self.store, self.record, self.settings, self.readable_windows, apart=apart)
 
     def may_read(self, window_id: str) -> bool:
         """Whether what was said in a window may be sent to the model of this one."""
         own = window_id == self.record.id
-        known = self.reach is None or window_id in self.reach
+        known = self.readable_windows is None or window_id in self.readable_windows
         return own or (known and may_send(self.settings, self.engine.info, window_id, self.is_private))
 
-    def stays(self, window_id: str, turn_id: int) -> bool:
+    def must_not_send(self, window_id: str, turn_id: int) -> bool:
         """Whether a turn may not be sent. What led up to a window that branched off belongs to it."""
         return not self.may_read(window_id) and turn_id not in self._ancestor_turns
 
@@ -329,13 +324,13 @@ class OpenWindow:
         text: str,
         room: int,
         *,
-        recall: MemorySearch,
+        search: Search,
         now: datetime,
         before: int | None = None,
         only: SearchFilter = NO_FILTER,
-        wish: RecallOverrides = NO_OVERRIDES,
+        overrides: RecallOverrides = NO_OVERRIDES,
     ) -> RecallResult:
-        """What would wake up here for this text."""
+        """Search with this text, and plan what is resurrected here."""
         scope, chunks = self._scope()
         ancestors = {} if scope is None else ancestor_turns(self.store, self.record.id, scope)
         if scope is not None:
@@ -346,17 +341,17 @@ class OpenWindow:
             room,
             self.settings,
             store=self.store,
-            recall=recall,
+            search=search,
             now=now,
             window_id=self.record.id,
             live=self.live_keys,
             before=before,
             frame_tokens=self.window.frame_tokens,
             stamp=self.quotation_tokens,
-            left=self.left,
+            left=self.replaced_turns,
             ancestor_turns=ancestors,
             only=only,
-            wish=wish,
+            overrides=overrides,
             may_read=self.may_read,
             owner=self.record.owner,
         )
@@ -368,26 +363,28 @@ class OpenWindow:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
             ancestors = ancestor_turns(self.store, self.record.id, scope)
             wanted = [key for key in wanted if key in own or key.turn_id in ancestors]
-        sleepers = self.store.sleepers(self.record.id, wanted)
-        sleepers = {key: one for key, one in sleepers.items() if not self.stays(one.window, key.turn_id)}
+        candidates = self.store.recall_candidates(self.record.id, wanted)
+        candidates = {
+            key: one for key, one in candidates.items() if not self.must_not_send(one.window, key.turn_id)
+        }
         if not self.settings.recall_thoughts:
-            sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
+            candidates = {key: candidate for key, candidate in candidates.items() if not candidate.thought}
         hits = [
             RecallHit(key, 1 - i / len(wanted))
             for i, key in enumerate(wanted)
-            if key in sleepers and (before is None or sleepers[key].start < before)
+            if key in candidates and (before is None or candidates[key].start < before)
         ]
         return plan_recall(
             hits,
-            sleepers,
+            candidates,
             room,
             live=self.live_keys,
             frame_tokens=self.window.frame_tokens,
-            stamps=quotation_costs(sleepers.values(), self.quotation_tokens),
+            stamps=quotation_costs(candidates.values(), self.quotation_tokens),
             pairs="off",
         )
 
-    def wake(
+    def resurrect(
         self,
         plan: RecallPlan,
         hits: Mapping[ChunkKey, RecallHit],
@@ -395,37 +392,34 @@ class OpenWindow:
         now: datetime,
         by: Literal["recall", "memory"] = "recall",
     ) -> tuple[ResurrectedChunk, ...]:
-        """The plan's chunks return to their places: in the store first, then here."""
+        """Resurrect the plan's chunks at their places: in the store first, then here."""
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
-        readings = self.readings(plan.keys)
-        bright = {}
-        for key, reading in readings.items():
+        chunks = self.resurrectable(plan.keys)
+        brightness = {}
+        for key, one in chunks.items():
             mode = self.settings.resurrection_brightness
-            if reading.earned is None and mode != "fresh":
+            if one.brightness is None and mode != "fresh":
                 # A chunk from another window has earned nothing here: it begins as bright as the others are.
                 mode = "hybrid" if len(self.window) else "fresh"
-            earned = np.zeros(len(reading.chunk), np.float32) if reading.earned is None else reading.earned
-            bright[key] = resurrected_brightness(
+            earned = np.zeros(len(one.chunk), np.float32) if one.brightness is None else one.brightness
+            brightness[key] = resurrected_brightness(
                 mode, earned, mean=mean, initial=self.settings.initial_brightness
             )
-        return self._wake(plan.wakes, readings, bright, hits, by=by, now=now)
+        return self._resurrect(plan.chunks, chunks, brightness, hits, by=by, now=now)
 
-    def resurrect_by_hand(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> ResurrectedChunk:
-        """The user wakes this chunk up, as bright as it was, and pins it unless told otherwise."""
-        readings = self.readings([key])
-        size, earned = len(readings[key].chunk), readings[key].earned
-        bright = {
-            key: np.full(size, self.settings.initial_brightness, np.float32) if earned is None else earned
-        }
-        waking = PlannedResurrection(key, ResurrectReason.HIT, key, 1.0, size)
-        return self._wake([waking], readings, bright, {}, by="user", now=now, pinned=pinned)[0]
+    def resurrect_for_user(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> ResurrectedChunk:
+        """Resurrect a chunk that the user asked for, as bright as it was, and pin it unless told otherwise."""
+        chunks = self.resurrectable([key])
+        size, brightness = len(chunks[key].chunk), chunks[key].brightness
+        if brightness is None:
+            brightness = np.full(size, self.settings.initial_brightness, np.float32)
+        planned = PlannedResurrection(key, ResurrectReason.HIT, key, 1.0, size)
+        return self._resurrect([planned], chunks, {key: brightness}, {}, by="user", now=now, pinned=pinned)[0]
 
     def was_pinned(self, key: ChunkKey) -> bool:
         """Whether a sleeping chunk was pinned when the user put it to sleep."""
         slept = (one for one in self.store.history(window=self.record.id, key=key) if one.event == "slept")
         return bool(next((one.detail.get("pinned") for one in slept), False))
-
-    # Staying awake
 
     def recent_turns(self) -> set[int]:
         """The turns of the last exchanges, which are kept whatever their brightness."""
@@ -433,128 +427,127 @@ class OpenWindow:
         asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
         return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
 
-    def readings(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, RetokenizedChunk]:
+    def resurrectable(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, ResurrectableChunk]:
         """Chunks that are not live, in the tokens of this model."""
         wanted = list(keys)
-        found = self.store.asleep_or_said(self.record.id, wanted)
-        readings = {}
+        found = self.store.resurrectable_chunks(self.record.id, wanted)
+        chunks = {}
         for key in wanted:
             if key not in found or found[key].record.gone or not self._may_resurrect_here(found[key]):
                 raise UnknownChunk(
                     f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
                 )
-            record, earned = found[key].record, found[key].brightness
-            chunk, foreign = record.chunk, not self._readable(record)
-            if foreign:
-                chunk = retokenize(chunk, self.engine)
-                earned = None if earned is None else np.full(len(chunk), earned.max(), np.float32)
-            traces = None if foreign else self._own_traces(found[key].traces)
-            readings[key] = RetokenizedChunk(record, chunk, earned, foreign, traces)
-        return readings
+            chunks[key] = self._in_own_tokens(found[key])
+        return chunks
+
+    def _in_own_tokens(self, one: ResurrectableChunk) -> ResurrectableChunk:
+        if self._readable(one.record):
+            return replace(one, traces=self._own_traces(one.traces))
+        chunk, brightness = retokenize(one.chunk, self.engine), one.brightness
+        if brightness is not None:
+            brightness = np.full(len(chunk), brightness.max(), np.float32)
+        return ResurrectableChunk(replace(one.record, chunk=chunk), brightness, retokenized=True)
 
     def _may_resurrect_here(self, one: ResurrectableChunk) -> bool:
         """Whether a chunk may be here: it was, it led here, or all who read this window may read it."""
-        if self.reach is None or one.record.window in self.reach or one.brightness is not None:
+        if (
+            self.readable_windows is None
+            or one.record.window in self.readable_windows
+            or one.brightness is not None
+        ):
             return True
-        return one.key.turn_id in ancestor_turns(self.store, self.record.id, self.reach)
+        return one.key.turn_id in ancestor_turns(self.store, self.record.id, self.readable_windows)
 
-    def _wake(
+    def _resurrect(
         self,
-        wakes: Iterable[PlannedResurrection],
-        readings: Mapping[ChunkKey, RetokenizedChunk],
-        bright: Mapping[ChunkKey, Brightness],
+        planned: Iterable[PlannedResurrection],
+        chunks: Mapping[ChunkKey, ResurrectableChunk],
+        brightness: Mapping[ChunkKey, Brightness],
         hits: Mapping[ChunkKey, RecallHit],
         *,
         by: Literal["recall", "user", "memory"],
         now: datetime,
         pinned: bool = False,
     ) -> tuple[ResurrectedChunk, ...]:
-        orders, reasons = [], {}
-        for waking in wakes:
-            reading, hit = readings[waking.key], hits.get(waking.hit)
-            reason = reasons[waking] = {
+        moves, reasons = [], {}
+        for one in planned:
+            chunk, hit = chunks[one.key], hits.get(one.hit)
+            reason = reasons[one] = {
                 "by": "user" if by == "recall" and hit is None else by,  # asked for by name
-                "part": str(waking.part),
-                "hit": str(waking.hit),
-                "similarity": waking.similarity,
-                "cost": waking.cost,
+                "part": str(one.part),
+                "hit": str(one.hit),
+                "similarity": one.similarity,
+                "cost": one.cost,
                 "words": list(hit.words) if hit else [],
                 "parts": dict(hit.parts) if hit else {},
             }
-            tokens = reading.chunk.tokens if reading.foreign else None
-            tokenizer = self.engine.info.tokenizer if reading.foreign else None
-            lit = bright[waking.key]
-            orders.append(
-                ChunkToResurrect(waking.key, lit, reason, pinned, tokens, tokenizer, reading.traces)
+            tokens = chunk.chunk.tokens if chunk.retokenized else None
+            tokenizer = self.engine.info.tokenizer if chunk.retokenized else None
+            moves.append(
+                ChunkMove(one.key, brightness[one.key], reason, chunk.traces, pinned, tokens, tokenizer)
             )
-        self.store.wake(self.record.id, orders, now=now)
+        self.store.resurrect(self.record.id, moves, now=now)
         with self.guard:
-            for waking, reason in reasons.items():
-                record = readings[waking.key].record
-                about = ChunkOrigin(record.window, record.speaker, record.said, reason, record.tags)
-                self.note(readings[waking.key].chunk, about)
-            self.window.add(
-                LiveChunk(
-                    readings[one.key].chunk,
-                    bright[one.key],
-                    pinned,
-                    traces=readings[one.key].traces,
-                )
-                for one in reasons
-            )
-        return tuple(self._told(waking, readings[waking.key], reason) for waking, reason in reasons.items())
+            live = []
+            for one, reason in reasons.items():
+                chunk, record = chunks[one.key], chunks[one.key].record
+                origin = ChunkOrigin(record.window, record.speaker, record.said, reason, record.tags)
+                self.note_origin(chunk.chunk, origin)
+                live.append(LiveChunk(chunk.chunk, brightness[one.key], pinned, traces=chunk.traces))
+            self.window.add(live)
+        return tuple(self._resurrected_chunk(one, chunks[one.key], reason) for one, reason in reasons.items())
 
-    def _told(
-        self, waking: PlannedResurrection, reading: RetokenizedChunk, reason: Mapping[str, Any]
+    def _resurrected_chunk(
+        self, planned: PlannedResurrection, chunk: ResurrectableChunk, reason: Mapping[str, Any]
     ) -> ResurrectedChunk:
-        seen, record = self.seen(waking.key), reading.record
+        view, record = self.chunk_view(planned.key), chunk.record
         return ResurrectedChunk(
-            seen.chunk,
-            seen.brightness,
-            seen.pinned,
-            seen.woken,
-            seen.tool,
-            seen.thought,
-            self._gap_before(waking.key),
-            part=waking.part,
-            hit=waking.hit,
-            similarity=waking.similarity,
-            cost=waking.cost,
+            view.chunk,
+            view.brightness,
+            view.pinned,
+            view.woken,
+            view.tool,
+            view.thought,
+            self._gap_before(planned.key),
+            part=planned.part,
+            hit=planned.hit,
+            similarity=planned.similarity,
+            cost=planned.cost,
             words=tuple(reason["words"]),
             parts=reason["parts"],
             window=record.window,
             window_name=self.names.get(record.window, ""),
             speaker=record.speaker,
             said=record.said,
-            slept=reading.earned is not None,
+            slept=chunk.brightness is not None,
             document=DOCUMENT in record.tags,
         )
 
-    # Looking
+    # Views
 
-    def seen(
+    def chunk_view(
         self, key: ChunkKey, gap: PrunedGap | None = None, thoughts: int = 0, rank: int | None = None
     ) -> ChunkView:
         """A live chunk as it is now."""
-        live, about = self.window.at(key), self.about[key]
-        tool, thought = TOOL in about.tags, THOUGHT in about.tags
+        live, origin = self.window.at(key), self.chunk_origins[key]
+        tool, thought = TOOL in origin.tags, THOUGHT in origin.tags
         bright = (
             np.full_like(live.brightness, self.settings.initial_brightness)
             if live.pinned
             else live.brightness
         )
-        return ChunkView(live.chunk, bright, live.pinned, about.woken, tool, thought, gap, thoughts, rank)
+        return ChunkView(live.chunk, bright, live.pinned, origin.woken, tool, thought, gap, thoughts, rank)
 
     def _gap_before(self, key: ChunkKey) -> PrunedGap | None:
         starts, at = [chunk.start for chunk in self.window.chunks], self.window.at(key).chunk.start
-        chunks, tokens = self.store.count_asleep(
+        chunks, tokens = self.store.count_pruned(
             self.record.id, max((one for one in starts if one < at), default=0), at
         )
         return PrunedGap(chunks, tokens) if chunks else None
 
     def gaps(self) -> PrunedGaps:
         """What sleeps between the live chunks."""
-        starts, sizes = self.store.asleep_places(self.record.id)
+        starts, sizes = self.store.pruned_positions(self.record.id)
         with self.guard:
             live = list(self.window.chunks)
         # Sleeping chunks before each live one; the difference of two neighbours is the gap between them.
@@ -667,9 +660,11 @@ def _unprunable_tokens(open_window: OpenWindow) -> int:
 
 
 def prune_private_chunks(open_window: OpenWindow, *, now: datetime) -> tuple[PrunedChunk, ...]:
-    """Pinned or not."""
+    """Prune every live chunk that may not be sent to a remote model, including pinned ones."""
     keys = ((live, live.chunk.key) for live in open_window.window)
     plan = plan_private_prune(
-        live for live, key in keys if open_window.stays(open_window.about[key].window, key.turn_id)
+        live
+        for live, key in keys
+        if open_window.must_not_send(open_window.chunk_origins[key].window, key.turn_id)
     )
-    return open_window.prune(plan, now=now) if plan.goes else ()
+    return open_window.prune(plan, now=now) if plan.chunks else ()

@@ -11,8 +11,8 @@ from datetime import datetime
 
 from halo_weave.chat.windows import window_name
 from halo_weave.errors import BadInput, NotYours, UnknownPerson
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import OWNER, OWNER_NAME, Person, Share
+from halo_weave.store.sql_store import SqlStore
 
 _PREFIX = "hw_"  # so that a key is known as one where it does not belong
 _START = 8  # characters of a hash that the store is asked for
@@ -35,12 +35,12 @@ class People:
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         now: Callable[[], datetime],
         *,
         changed: Callable[[Iterable[str]], None] = lambda windows: None,
         person: str | None = None,
-        reached: Store | None = None,
+        reached: SqlStore | None = None,
     ) -> None:
         """`changed` tells of windows that are not what they were. `reached`: what the person may reach of the store."""
         self._store, self._now, self._changed = store, now, changed
@@ -81,7 +81,7 @@ class People:
 
     def reads(self, person: str) -> frozenset[str]:
         """The windows that someone may read."""
-        return self._store.reach(person).readable
+        return self._store.access_of(person).readable
 
     # Sharing
 
@@ -97,7 +97,7 @@ class People:
         whose, person = self._parties(window_id, name, owner)
         changed = self._store.unshare(whose, window_id, person)
         if changed:
-            self._changed(self._store.reach(person).own)
+            self._changed(self._store.access_of(person).own)
         return changed
 
     def shares(self) -> Sequence[NamedShare]:

@@ -30,21 +30,23 @@ class _PrefetchRequest:
     """What is known of the next message: who says it, what would wake up for it, and the words as far as they are typed."""
 
     speaker: str = ""  # of several people
-    wakes: tuple[ChunkKey, ...] = ()
+    resurrect: tuple[ChunkKey, ...] = ()
     text: str = ""
 
 
 class Prefetcher:
-    """One thread for all windows. Of several wishes for a window the last one counts."""
+    """One thread for all windows. Of several requests for a window the last one counts."""
 
     def __init__(self, system: Runtime) -> None:
         self._system = system
         self._changed = Condition()
-        self._wishes: dict[str, _PrefetchRequest] = {}
+        self._requests: dict[str, _PrefetchRequest] = {}
         self._thread: Thread | None = None
         self._busy = self._closed = False
 
-    def wish(self, window_id: str, text: str = "", wakes: Iterable[ChunkKey] = (), speaker: str = "") -> None:
+    def request(
+        self, window_id: str, text: str = "", resurrect: Iterable[ChunkKey] = (), speaker: str = ""
+    ) -> None:
         """This window will be spoken to; `text` was typed so far, and would wake these chunks up. Returns at once.
 
         `speaker`: the name that is told of who speaks, where several people do.
@@ -54,17 +56,17 @@ class Prefetcher:
         with self._changed:
             if self._closed:
                 return
-            self._wishes.pop(window_id, None)
-            self._wishes[window_id] = _PrefetchRequest(speaker, tuple(wakes), text)
+            self._requests.pop(window_id, None)
+            self._requests[window_id] = _PrefetchRequest(speaker, tuple(resurrect), text)
             if self._thread is None:
                 self._thread = Thread(target=self._loop, name="halo-weave ahead", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
     def settle(self) -> None:
-        """Returns when every wish was handed to the engine."""
+        """Returns when every request was handed to the engine."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or not (self._wishes or self._busy))
+            self._changed.wait_for(lambda: self._closed or not (self._requests or self._busy))
 
     def close(self) -> None:
         with self._changed:
@@ -78,36 +80,36 @@ class Prefetcher:
             with self._changed:
                 self._busy = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._closed or bool(self._wishes))
+                self._changed.wait_for(lambda: self._closed or bool(self._requests))
                 if self._closed:
                     return
-                window_id = next(iter(self._wishes))
-                wish = self._wishes.pop(window_id)
+                window_id = next(iter(self._requests))
+                request = self._requests.pop(window_id)
                 self._busy = True
             try:
-                self._read(window_id, wish)
+                self._read(window_id, request)
             except HaloWeaveError as error:  # it is read when it is said
                 log.debug("%s is not read ahead: %s", window_id, error)
             except Exception:
                 log.exception("Reading ahead failed.")
 
-    def _read(self, window_id: str, wish: _PrefetchRequest) -> None:
+    def _read(self, window_id: str, request: _PrefetchRequest) -> None:
         system = self._system
-        if system.no_model_error is not None or window_id in system.busy_windows:
+        if system.state.error is not None or window_id in system.busy_windows:
             return
         how = system.open_window(window_id).settings.read_ahead
         if how in ("off", "frames"):
-            wish = _PrefetchRequest(wish.speaker)
+            request = _PrefetchRequest(request.speaker)
         elif how == "load":
-            wish = _PrefetchRequest(wish.speaker, wish.wakes)
+            request = _PrefetchRequest(request.speaker, request.resurrect)
         # Frames are few and wait for nothing. How busy the machine is takes a while to see.
-        most = None if how == "compute" and (wish.wakes or wish.text) and _idle() else FRAMES
+        most = None if how == "compute" and (request.resurrect or request.text) and _idle() else FRAMES
         for _ in range(TRIES):
             version = system.store.version()
             open_window = system.open_window(window_id)
             if how == "off" or not open_window.engine.info.abilities.cuts or not len(open_window.window):
                 return
-            prompt = _prompt_of(open_window, wish, system)
+            prompt = _prompt_of(open_window, request, system)
             if system.store.version() == version and window_id not in system.busy_windows:
                 open_window.engine.read_ahead(
                     window_id,
@@ -118,21 +120,25 @@ class Prefetcher:
                     capture=capture_for_attribution(
                         open_window.window.strategy.capture, open_window.calibration
                     )
-                    if wish.text
+                    if request.text
                     else None,
                 )
                 return
 
 
-def _prompt_of(open_window: OpenWindow, wish: _PrefetchRequest, system: Runtime) -> Prompt:
+def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, system: Runtime) -> Prompt:
     """What the next prompt begins with if these chunks wake up and these words are sent."""
-    readings = list(open_window.readings(wish.wakes).values())
+    readings = list(open_window.resurrectable(request.resurrect).values())
     with open_window.guard:
         chunks = [*open_window.window.chunks, *(one.chunk for one in readings)]
-        origins, foreign, said = dict(open_window.origins), set(open_window.foreign), dict(open_window.said)
+        origins, foreign, said = (
+            dict(open_window.annotations),
+            set(open_window.retokenized),
+            dict(open_window.said),
+        )
     for one in readings:
         said[one.chunk.key.turn_id] = one.record.said
-        if origin := open_window.origin(one.chunk, one.record):
+        if origin := open_window.annotation(one.chunk, one.record):
             origins[one.chunk.key.turn_id] = origin
         if len(one.chunk) != one.chunk.span:
             foreign.add(one.chunk.start)
@@ -141,9 +147,9 @@ def _prompt_of(open_window: OpenWindow, wish: _PrefetchRequest, system: Runtime)
         open_window.system,
         origins,
         frozenset(foreign),
-        origin=open_window.next_message_annotation(wish.speaker, system.now()),
+        origin=open_window.next_message_annotation(request.speaker, system.now()),
         effort=open_window.settings.effort,
-        words=open_window.engine.tokenize(wish.text) if wish.text else None,
+        words=open_window.engine.tokenize(request.text) if request.text else None,
         said=said,
     )
 
@@ -154,7 +160,7 @@ def _idle() -> bool:
         before, own = _processor_times(), time.process_time()
         time.sleep(GLANCE)
         whole, resting = (b - a for a, b in zip(before, _processor_times(), strict=True))
-        own = time.process_time() - own  # what is read ahead for an earlier wish goes on
+        own = time.process_time() - own  # what is read ahead for an earlier request goes on
         return whole - resting - own <= IDLE * whole
     except (OSError, ValueError, IndexError):
         return True

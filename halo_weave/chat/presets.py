@@ -40,7 +40,7 @@ class Presets:
 
     def change_persona(self, changes: Mapping[str, str]) -> dict[str, str]:
         system = self._system
-        system.changed(system.store.change_persona(_words(changes), now=system.now()))
+        system.publish_changed(system.store.change_persona(_words(changes), now=system.now()))
         return self.persona()
 
     # Presets
@@ -99,7 +99,7 @@ class Presets:
         else:
             system.window(window_id)
             system.store.change_window(window_id, **words, settings=settings, now=system.now())
-            system.changed([window_id])
+            system.publish_changed([window_id])
         return preset
 
     def _stored(self) -> dict[str, Any]:

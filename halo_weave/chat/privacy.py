@@ -9,8 +9,8 @@ from halo_weave.core.working_set import LiveChunk
 from halo_weave.engines.base import ModelInfo
 from halo_weave.errors import BadInput
 from halo_weave.settings import RemoteScope, Settings
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import WindowRecord
+from halo_weave.store.sql_store import SqlStore
 
 
 def remote_scope(settings: Settings, model: ModelInfo) -> RemoteScope:
@@ -33,7 +33,7 @@ def check_private(record: WindowRecord, settings: Settings, elsewhere: str) -> N
         )
 
 
-def ancestor_turns(store: Store, window_id: str, scope: frozenset[str]) -> dict[int, str]:
+def ancestor_turns(store: SqlStore, window_id: str, scope: frozenset[str]) -> dict[int, str]:
     """Turns of windows beyond the scope that a window branched off after, with those windows."""
     if store.followers(0, window_id):  # it begins by itself
         return {}
@@ -42,5 +42,5 @@ def ancestor_turns(store: Store, window_id: str, scope: frozenset[str]) -> dict[
 
 def plan_private_prune(kept: Iterable[LiveChunk]) -> PrunePlan:
     """These fall asleep, since they may not be sent."""
-    goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.STAYS, 0) for one in kept]
+    goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.PRIVATE, 0) for one in kept]
     return PrunePlan(0, 0, tuple(goes))

@@ -18,10 +18,10 @@ from halo_weave.core.resurrection import (
     plan_recall,
 )
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.engines.base import NO_FILTER, MemorySearch, SearchFilter, TagFilter
+from halo_weave.engines.base import NO_FILTER, SearchFilter, TagFilter
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import OWNER, WindowRecord
+from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # what a search gives the plan to choose from
 MAX_NEAR_MISSES = 5  # near misses that are told
@@ -37,6 +37,7 @@ class RecallOverrides:
     room: bool = False  # for all of it: neither the recall budget nor what is live stands in the way
 
 
+Search = Callable[..., Sequence[RecallHit]]  # as `Runtime.search`
 NO_OVERRIDES = RecallOverrides()
 
 
@@ -70,7 +71,7 @@ def relevant_hits(found: Sequence[RecallHit], text: str, floor: float) -> list[R
     return found[:1] if asks_about_the_past(text) else []
 
 
-def tag_filter(store: Store, tags: Collection[str], owner: str = OWNER) -> TagFilter:
+def tag_filter(store: SqlStore, tags: Collection[str], owner: str = OWNER) -> TagFilter:
     """What has one of these tags: windows, deleted ones too, since what was said in them is known; someone's chunks."""
     wanted = set(tags)
     windows = (one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
@@ -78,7 +79,7 @@ def tag_filter(store: Store, tags: Collection[str], owner: str = OWNER) -> TagFi
 
 
 def recall_scope(
-    store: Store, window: WindowRecord, settings: Settings, reach: frozenset[str] | None, *, apart: bool
+    store: SqlStore, window: WindowRecord, settings: Settings, reach: frozenset[str] | None, *, apart: bool
 ) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
     """The windows whose talk may wake up in one, None for all; and the chunks of others that may, too.
 
@@ -93,7 +94,7 @@ def recall_scope(
     return (windows if reach is None else windows & reach) | own, chunks
 
 
-def filter_by_settings(only: SearchFilter, settings: Settings, store: Store, owner: str) -> SearchFilter:
+def filter_by_settings(only: SearchFilter, settings: Settings, store: SqlStore, owner: str) -> SearchFilter:
     """What may wake up by these settings, of what may. Days begin where this machine is."""
 
     def begin(day: str | None) -> datetime | None:
@@ -112,10 +113,10 @@ def is_related_hit(hit: RecallHit) -> bool:
 
 
 def quotation_costs(
-    sleepers: Iterable[RecallCandidate], stamp: Callable[[str, Role], int]
+    candidates: Iterable[RecallCandidate], stamp: Callable[[str, Role], int]
 ) -> dict[tuple[str, Role], int]:
     """Tokens of the stamps that chunks get, by the window where they were said and by role."""
-    return {place: stamp(*place) for place in {(one.window, one.key.role) for one in sleepers}}
+    return {place: stamp(*place) for place in {(one.window, one.key.role) for one in candidates}}
 
 
 def search_and_plan_recall(
@@ -123,8 +124,8 @@ def search_and_plan_recall(
     room: int,
     settings: Settings,
     *,
-    store: Store,
-    recall: MemorySearch,
+    store: SqlStore,
+    search: Search,
     now: datetime,
     window_id: str = "",
     live: Collection[ChunkKey] = (),
@@ -135,19 +136,19 @@ def search_and_plan_recall(
     ancestor_turns: Mapping[int, str] = MappingProxyType({}),
     only: SearchFilter = NO_FILTER,
     may_read: Callable[[str], bool] = lambda window: True,
-    wish: RecallOverrides = NO_OVERRIDES,
+    overrides: RecallOverrides = NO_OVERRIDES,
     owner: str = OWNER,
 ) -> RecallResult:
     """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
 
     `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may, as far as the
-    settings let them; the user's wish is not bound by either. `owner`: whose tags count. `led_here`: of the
+    settings let them; the user's overrides are not bound by either. `owner`: whose tags count. `led_here`: of the
     windows in it, only these turns may: this one branched off after them.
     `before`: only what stands before this position. `left`: turns that do not wake up.
     `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
     """
     only = filter_by_settings(only, settings, store, owner)
-    found = recall.search(
+    found = search(
         text,
         window=next(iter(only.windows)) if only.windows and len(only.windows) == 1 else None,
         limit=hit_limit(room) + len(live),  # what is live may well fit best
@@ -160,63 +161,66 @@ def search_and_plan_recall(
     asleep = [hit for hit in found if hit.key not in live]
     everything, found = found, relevant_hits(asleep, text, settings.relevance_floor)
     missed = _near_misses(everything, found, live)
-    wanted = [*(hit.key for hit in (*found, *missed) if hit.key not in live), *wish.also]
-    sleepers = {
-        key: sleeper
-        for key, sleeper in store.sleepers(window_id, wanted).items()
-        if may_read(sleeper.window) or key.turn_id in ancestor_turns
-        if key in wish.also or only.takes(key, sleeper.window, sleeper.said)  # pairs of hits, too
+    wanted = [*(hit.key for hit in (*found, *missed) if hit.key not in live), *overrides.also]
+    candidates = {
+        key: candidate
+        for key, candidate in store.recall_candidates(window_id, wanted).items()
+        if may_read(candidate.window) or key.turn_id in ancestor_turns
+        if key in overrides.also or only.takes(key, candidate.window, candidate.said)  # pairs of hits, too
     }
-    if left or wish.without:
-        sleepers = {
-            key: sleeper
-            for key, sleeper in sleepers.items()
-            if key.turn_id not in left and key not in wish.without
+    if left or overrides.without:
+        candidates = {
+            key: candidate
+            for key, candidate in candidates.items()
+            if key.turn_id not in left and key not in overrides.without
         }
     if ancestor_turns:
         parents = set(ancestor_turns.values())
-        sleepers = {
-            key: sleeper
-            for key, sleeper in sleepers.items()
-            if sleeper.window not in parents or key.turn_id in ancestor_turns
+        candidates = {
+            key: candidate
+            for key, candidate in candidates.items()
+            if candidate.window not in parents or key.turn_id in ancestor_turns
         }
     if before is not None:
         # What another window said after this turn began stands after it in time, and can wake up next turn.
-        sleepers = {key: sleeper for key, sleeper in sleepers.items() if sleeper.start < before}
+        candidates = {key: candidate for key, candidate in candidates.items() if candidate.start < before}
     if not settings.recall_thoughts:
-        sleepers = {key: sleeper for key, sleeper in sleepers.items() if not sleeper.thought}
-    sleepers, only_with_answer = _worth_recalling(sleepers, store, window_id, wish.also)
-    found = [hit for hit in found if hit.key in sleepers and hit.key not in only_with_answer]
-    stamps = quotation_costs(sleepers.values(), stamp)
+        candidates = {key: candidate for key, candidate in candidates.items() if not candidate.thought}
+    candidates, only_with_answer = _worth_recalling(candidates, store, window_id, overrides.also)
+    found = [hit for hit in found if hit.key in candidates and hit.key not in only_with_answer]
+    stamps = quotation_costs(candidates.values(), stamp)
 
     def plan(hits: Iterable[RecallHit], room: int, live: Collection[ChunkKey]) -> RecallPlan:
         return plan_recall(
-            hits, sleepers, room, live=live, frame_tokens=frame_tokens, stamps=stamps, pairs=settings.pairs
+            hits, candidates, room, live=live, frame_tokens=frame_tokens, stamps=stamps, pairs=settings.pairs
         )
 
     def cost(key: ChunkKey) -> int:
-        sleeper = sleepers[key]
+        candidate = candidates[key]
         frame = (frame_tokens or {}).get(key.role, 0)
-        return sleeper.tokens + frame + stamps[sleeper.window, key.role]
+        return candidate.tokens + frame + stamps[candidate.window, key.role]
 
-    asked = [key for key in dict.fromkeys(wish.also) if key in sleepers]
-    hits = {hit.key: hit for hit in found if hit.key in sleepers and hit.key not in asked}
+    asked = [key for key in dict.fromkeys(overrides.also) if key in candidates]
+    hits = {hit.key: hit for hit in found if hit.key in candidates and hit.key not in asked}
     first = plan([RecallHit(key, 1 - i / len(asked)) for i, key in enumerate(asked)], room, live)
-    rest = plan(hits.values(), room - first.cost, {*live, *first.keys} if first.wakes else live)
+    rest = plan(hits.values(), room - first.cost, {*live, *first.keys} if first.chunks else live)
     whole = RecallPlan(
-        room, first.cost + rest.cost, first.wakes + rest.wakes, first.passed_over + rest.passed_over
+        room, first.cost + rest.cost, first.chunks + rest.chunks, first.passed_over + rest.passed_over
     )
     near = [
         PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
         for hit in missed
-        if hit.key in sleepers and hit.key not in {*asked, *whole.keys}
+        if hit.key in candidates and hit.key not in {*asked, *whole.keys}
     ]
-    hits |= {hit.key: hit for hit in missed if hit.key in sleepers and hit.key not in asked}
+    hits |= {hit.key: hit for hit in missed if hit.key in candidates and hit.key not in asked}
     return RecallResult(hits, whole, tuple(near[:MAX_NEAR_MISSES]))
 
 
 def _worth_recalling(
-    sleepers: Mapping[ChunkKey, RecallCandidate], store: Store, window_id: str, asked: Collection[ChunkKey]
+    candidates: Mapping[ChunkKey, RecallCandidate],
+    store: SqlStore,
+    window_id: str,
+    asked: Collection[ChunkKey],
 ) -> tuple[dict[ChunkKey, RecallCandidate], set[ChunkKey]]:
     """What may return, and which of that returns only with its answer. What the user asks for by key always may.
 
@@ -224,14 +228,14 @@ def _worth_recalling(
     question or a request: the answer to a statement repeats it at best, and an outdated copy would be read as a fact.
     A question from another chat states nothing, so it returns only with its answer.
     """
-    records = store.chunks_by_key(key for key in sleepers if key not in asked)
+    records = store.chunks_by_key(key for key in candidates if key not in asked)
     said = {one.key: one.chunk for one in records}
     questions = {chunk.answers for chunk in said.values() if chunk.answers is not None}
     openings = store.chunks_by_key(ChunkKey(turn, 0, Role.USER) for turn in questions)
     texts = {one.key.turn_id: one.chunk.text for one in openings}
     kept, only_with_answer = {}, set()
-    for key, sleeper in sleepers.items():
-        elsewhere = bool(window_id) and sleeper.window != window_id
+    for key, candidate in candidates.items():
+        elsewhere = bool(window_id) and candidate.window != window_id
         if key in said and key.role is Role.ASSISTANT:
             question = texts.get(said[key].answers or 0, "")
             if not worth_recalling(said[key].text, question) or (
@@ -242,8 +246,8 @@ def _worth_recalling(
             if key in said and not informative_share(said[key].text):
                 only_with_answer.add(key)
             else:
-                sleeper = replace(sleeper, pair_key=None)
-        kept[key] = sleeper
+                candidate = replace(candidate, pair_key=None)
+        kept[key] = candidate
     return kept, only_with_answer
 
 

@@ -148,7 +148,7 @@ class RemoteReplies:
         if not stored and self._system.store.draft_in(window_id, after=followed.count):
             followed.silent = None  # it could not be stored now: once more
             return False
-        self._system.changed(stored)
+        self._system.publish_changed(stored)
         self._publish(window_id, TurnFailed(SERVER_GONE_MESSAGE))
         return True
 
@@ -156,7 +156,7 @@ class RemoteReplies:
         """Never among the events of a turn that this server has begun meanwhile."""
         if not events:
             return
-        with self._system.untouched(window_id) as free:
+        with self._system.held_if_free(window_id) as free:
             for event in events if free else ():
                 self._system.hubs.publish(event, window_id)
 

@@ -43,7 +43,7 @@ def store_reply(
             break
         except StoreError as error:
             system.report_unstored(open_window, unstored_message(str(error)))
-            if time.monotonic() > system.store_deadline:
+            if time.monotonic() > system.state.store_deadline:
                 log.error(
                     "A reply of %d chunks in window %s was not stored.", len(live), open_window.record.id
                 )

@@ -1,4 +1,7 @@
-"""What all windows share: engines, store, search, tools, effective settings, locks and the open windows."""
+"""What all windows share: engines, store, search, tools, effective settings, locks and the open windows.
+
+`Runtime.with_access` gives what one person may use of it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
 from threading import Condition, Event, Lock
-from typing import Literal
+from typing import Any, Literal
 
 from halo_weave.chat.drafts import DraftWriter
 from halo_weave.chat.event_hub import EventHubs
@@ -21,9 +25,10 @@ from halo_weave.chat.prompt import PromptBuilder, SystemPrompt
 from halo_weave.chat.recorder import DeleteRecordings, NewRecorder, TurnRecorder
 from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
+from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
 from halo_weave.core.tokens import ChunkKey
-from halo_weave.engines.base import Engine, MemorySearch, remote_host
+from halo_weave.engines.base import NO_FILTER, Engine, SearchFilter, remote_host
 from halo_weave.engines.engine_list import EngineList
 from halo_weave.errors import (
     BadInput,
@@ -34,10 +39,11 @@ from halo_weave.errors import (
     UnknownWindow,
     WindowBusy,
 )
+from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import SHARED_KEY, Settings
 from halo_weave.store.coordination import RemoteChange, SingleProcess
-from halo_weave.store.protocol import Store
-from halo_weave.store.records import OWNER, OWNER_NAME, WindowRecord
+from halo_weave.store.records import OWNER, OWNER_NAME, PERSONA, Access, WindowRecord
+from halo_weave.store.sql_store import SqlStore
 
 log = logging.getLogger(__name__)
 MAX_OPEN_WINDOWS = 16  # working sets that are kept between turns
@@ -61,11 +67,26 @@ class LoadedModel:
     prompt_builder: PromptBuilder
 
 
+@dataclass(slots=True)
+class ModelState:
+    """The model that answers in all windows that have chosen no other. It changes while the server runs."""
+
+    loaded: LoadedModel
+    error: HaloWeaveError | None = None  # why nobody can speak, while there is no model
+    token_counter: LoadedModel | None = None  # counts tokens here, for windows whose model is elsewhere
+    store_deadline: float = (
+        inf  # by the monotonic clock: replies that cannot be stored until then are given up
+    )
+
+
 class Runtime:
+    """The server's own has no limits. One made by `with_access` shares everything with it but the store, the search and
+    the tools, which see only what the person may see."""
+
     def __init__(
         self,
         engine: Engine,
-        store: Store,
+        store: SqlStore,
         recall: MemorySearch,
         toolbox: Toolbox | None,
         *,
@@ -74,20 +95,18 @@ class Runtime:
         now: Callable[[], datetime],
     ) -> None:
         self.store, self.recall, self.toolbox, self.now = store, recall, toolbox, now
-        self.model = self._at_work(engine, calibration)
+        self.access: Access | None = None  # of the person who uses it; None: no limits
+        self.root = self  # the runtime without limits
+        self.state = ModelState(self._at_work(engine, calibration))
         self.others: dict[str, LoadedModel] = {}  # of windows that have chosen another engine, by its name
         self.listed: EngineList | None = None
         self.open_other: OpenEngine | None = None
         self.calibrate_later: CalibrateLater = lambda name, engine: None
         self.load_again: Callable[[], None] = lambda: None
         self.reopen: Callable[[], object] = lambda: None
-        self.silent: LoadedModel | None = None
         self._opening: dict[str, Lock] = {}  # by name: one that does not answer holds up no other
-        self.no_model_error: HaloWeaveError | None = None  # why nobody can speak, while there is no model
         self.hubs = EventHubs()
         self.drafts = DraftWriter(store, now)
-        # By the monotonic clock: when replies that cannot be stored are not tried any more.
-        self.store_deadline = inf
         self.busy_windows: dict[str, OpenWindow] = {}  # of the turns under way
         self.new_recorder: NewRecorder | None = None  # for windows that are captured
         self.erase_recordings: DeleteRecordings | None = None
@@ -102,6 +121,19 @@ class Runtime:
             str, tuple[int, OpenWindow]
         ] = {}  # with the store's version they were loaded from
 
+    def with_access(self, access: Access) -> Runtime:
+        """The same system as one person may use it."""
+        limited = copy(self.root)
+        limited.access, limited.store = access, self.root.store.with_access(access)
+        limited.toolbox = limited.toolbox and limited.toolbox.of(limited.store, access.readable)
+        return limited
+
+    def search(self, text: str, *, only: SearchFilter = NO_FILTER, **options: Any) -> Sequence[RecallHit]:
+        """Search all that the person may read. `options`: as `MemorySearch.search` takes them."""
+        if self.store.access is not None:
+            only = only.within(self.store.access.readable)
+        return self.recall.search(text, only=only, **options)
+
     def close(self) -> None:
         for lock in list(self._locks.values()):
             if lock.acquire(timeout=30):
@@ -113,6 +145,10 @@ class Runtime:
         self.store.close()
 
     # The model
+
+    @property
+    def model(self) -> LoadedModel:
+        return self.state.loaded
 
     @property
     def engine(self) -> Engine:
@@ -130,7 +166,8 @@ class Runtime:
     def model_of(self, settings: Settings) -> LoadedModel:
         """The model that answers in a window. One that is not open yet is looked at with that of all windows."""
         model = self._chosen(settings)
-        return self.silent if settings.private and model.engine.info.elsewhere and self.silent else model
+        counter = self.state.token_counter
+        return counter if settings.private and model.engine.info.elsewhere and counter else model
 
     def _chosen(self, settings: Settings) -> LoadedModel:
         return self.others.get(settings.answered_by, self.model)
@@ -140,6 +177,7 @@ class Runtime:
 
     def ready(self, window_id: str) -> None:
         """Refuse what needs a model where there is none. An engine that the window has chosen is opened."""
+        self.store.check_writes(window_id)
         record = self.window(window_id)
         settings = self.settings(record)
         if name := settings.answered_by:
@@ -149,7 +187,7 @@ class Runtime:
             )  # before it is even asked for its model
             self._open_chosen(name)
         else:
-            if isinstance(self.no_model_error, ServerFailed):  # by now it may be there
+            if isinstance(self.state.error, ServerFailed):  # by now it may be there
                 self.load_again()
             self.check_model_loaded()
         check_private(record, settings, self._chosen(settings).engine.info.elsewhere)
@@ -166,8 +204,8 @@ class Runtime:
             self.calibrate_later(name, engine)
 
     def use_token_counter(self, engine: Engine) -> None:
-        """This one counts the words of private windows whose model is elsewhere: they are looked at here alone."""
-        self.silent = self._at_work(engine, NOT_CALIBRATED)
+        """This engine counts the tokens of private windows whose model is on another machine."""
+        self.state.token_counter = self._at_work(engine, NOT_CALIBRATED)
 
     def close_engine(self, name: str) -> None:
         """Let go of an engine; its windows open it again when they speak."""
@@ -181,7 +219,7 @@ class Runtime:
     def is_private(self, window_id: str) -> bool:
         """Whether what was said in a window must not reach another machine."""
         try:
-            return self.settings(self.store.window(window_id)).private
+            return self.settings(self.root.store.window(window_id)).private
         except UnknownWindow:
             return False
 
@@ -194,13 +232,13 @@ class Runtime:
     ) -> Engine:
         """Every window goes on with another model; what was shown of replies under way is kept. Returns the old engine."""
         before = self.engine
-        with self._all_alone(stop_replies):
-            self.model, self.no_model_error = self._at_work(engine, calibration), None
+        with self._all_exclusive(stop_replies):
+            self.state.loaded, self.state.error = self._at_work(engine, calibration), None
             self._open_windows.clear()
         return before
 
     def use_calibration(self, engine: Engine, calibration: Calibration) -> bool:
-        """From the next turn on, windows are lit by these heads, if the model is still the one they were found in."""
+        """Use these retrieval heads from the next turn on, if the model is still the one they were found in."""
         name = next((name for name, one in list(self.others.items()) if one.engine is engine), "")
         with self._opening.setdefault(name, Lock()):
             model = self.others.get(name, self.model)
@@ -210,15 +248,15 @@ class Runtime:
             if name:
                 self.others[name] = model
             else:
-                self.model = model
+                self.state.loaded = model
         self._open_windows.clear()
         self._recorders.clear()  # a capture holds rows of the heads that were known when it began
         return True
 
     def check_model_loaded(self) -> None:
         """Refuse what needs a model while there is none."""
-        if self.no_model_error is not None:
-            raise self.no_model_error
+        if self.state.error is not None:
+            raise self.state.error
 
     # Windows
 
@@ -233,50 +271,57 @@ class Runtime:
         """The names of all windows that ever were, by id."""
         return self.store.window_names()
 
-    def settings(self, window: WindowRecord | None = None, *, owner: str = OWNER) -> Settings:
-        """What holds for all windows of someone, or in one window."""
-        return effective_settings(self.store, window, self._defaults, owner)
-
-    @property
-    def root(self) -> Runtime:
-        """The system itself, whoever uses it."""
-        return self
+    def settings(self, window: WindowRecord | None = None) -> Settings:
+        """The settings for all windows of the person, or of one window."""
+        person = self.access.person if self.access else OWNER
+        return effective_settings(self.root.store, window, self._defaults, person)
 
     def people_names(self) -> frozenset[str]:
-        return frozenset({OWNER_NAME, *(one.name for one in self.store.people())})
+        return frozenset({OWNER_NAME, *(one.name for one in self.root.store.people())})
 
-    def access(self, window: WindowRecord) -> tuple[str, bool]:
-        """The name of whoever shares a window with the one who asks, empty if it is theirs; whether they may write there."""
-        return "", True
+    def _name_of(self, person: str) -> str:
+        return next((one.name for one in self.root.store.people() if one.id == person), OWNER_NAME)
+
+    def sharing_of(self, window: WindowRecord) -> tuple[str, bool]:
+        """The name of the person who shares a window, empty if it is the user's own; and whether the user may write there."""
+        if self.access is None:
+            return "", True
+        owner = "" if window.owner == self.access.person else self._name_of(window.owner)
+        return owner, window.id in self.access.writable
 
     def speaker_name(self, window: WindowRecord) -> str:
-        """The name of the one who asks, if several people write in a window; empty: the window's own for its user."""
-        return ""
+        """The user's name, if several people write in a window; empty: the name that the window has for its user."""
+        if self.access is None:
+            return ""
+        person = self.access.person
+        if window.owner == person:
+            shared = (one for one in self.root.store.shares() if one.owner == window.owner and one.writes)
+            if not any(one.window in ("", window.id) for one in shared):
+                return ""
+            if person == OWNER and window.user_name != PERSONA["user_name"]:
+                return ""
+        return self._name_of(person)
 
-    def mine(self, windows: Collection[str]) -> list[str]:
-        """Those of these windows that may be told."""
-        return list(windows)
-
-    def check_writes(self, window_id: str) -> None:
-        """Refuse what only those may do who may write in a window."""
-
-    def check_owns(self, window_id: str) -> None:
-        """Refuse what only the one may do whom a window belongs to."""
+    def readable(self, windows: Collection[str]) -> list[str]:
+        """Those of these windows that the person may read."""
+        return [one for one in windows if self.access is None or one in self.access.readable]
 
     def recallable_windows(self, record: WindowRecord) -> frozenset[str] | None:
-        """The windows whose talk may wake up in one: those that everybody who may read it may read. None: all."""
-        if not self.store.several():
+        """The windows whose chunks may be resurrected in one: those that everybody who may read it may read. None: all."""
+        store = self.root.store
+        if not store.several():
             return None
-        readers = (record.owner, *self.store.readers(record.id))
-        return frozenset.intersection(*(self.store.reach(one).readable for one in readers))
+        readers = (record.owner, *store.readers(record.id))
+        return frozenset.intersection(*(store.access_of(one).readable for one in readers))
 
     def toolbox_for(self, record: WindowRecord) -> Toolbox | None:
         """The tools of a window's owner. They read notes and structured memory, so a window that others may read has none."""
-        if self.toolbox is None or not self.store.several():
-            return self.toolbox
-        if self.store.readers(record.id):
+        toolbox, store = self.root.toolbox, self.root.store
+        if toolbox is None or not store.several():
+            return toolbox
+        if store.readers(record.id):
             return None
-        return self.toolbox.of(self.store.for_owner(record.owner)) if record.owner else self.toolbox
+        return toolbox.of(store.for_owner(record.owner)) if record.owner else toolbox
 
     def structured_memory_for(self, open_window: OpenWindow) -> StructuredMemory | None:
         """The structured memory that a window may use: it stays here where only some words may leave."""
@@ -323,8 +368,9 @@ class Runtime:
         return prompt_builder.system(prompt, prompt_builder.declared if form == "native" else "")
 
     @contextmanager
-    def alone(self, window_id: str) -> Iterator[None]:
+    def exclusive(self, window_id: str) -> Iterator[None]:
         """Only one turn or change at a time in a window, among all servers: a second one is refused with WindowBusy."""
+        self.store.check_writes(window_id)
         with self._entering:
             if not self.open.is_set():
                 raise WindowBusy("The model is being changed. Try again in a moment.")
@@ -357,7 +403,7 @@ class Runtime:
                 self._freed.wait(min(timeout, REMOTE_WAIT))
 
     @contextmanager
-    def untouched(self, window_id: str) -> Iterator[bool]:
+    def held_if_free(self, window_id: str) -> Iterator[bool]:
         """While the block runs, no turn or change begins here in the window. False if one is under way."""
         with self._entering:
             lock = self._locks.setdefault(window_id, Lock())
@@ -369,7 +415,7 @@ class Runtime:
                 self._release(lock)
 
     @contextmanager
-    def _all_alone(self, stop_replies: Callable[[], object]) -> Iterator[None]:
+    def _all_exclusive(self, stop_replies: Callable[[], object]) -> Iterator[None]:
         """All windows at once: nothing begins in them, and what is under way is stopped and waited for."""
         with self._entering:
             self.open.clear()
@@ -390,7 +436,7 @@ class Runtime:
     @contextmanager
     def exclusive_change(self, window_id: str) -> Iterator[None]:
         """The window alone, for a change by the user; those who watch it are told after it."""
-        with self.alone(window_id):
+        with self.exclusive(window_id):
             self.window(window_id)
             yield
         self.hubs.of(window_id).publish(WindowChanged())
@@ -411,22 +457,22 @@ class Runtime:
         self.store.fleet.tell(held, "erased")
         return windows
 
-    def changed(self, windows: Iterable[str]) -> None:
-        """Tell those who watch these windows, on any server, that they are not what they last saw."""
+    def publish_changed(self, windows: Iterable[str]) -> None:
+        """Publish to those who watch these windows, on any server, that their contents have changed."""
         each = list(windows)
         for window_id in each:
             self.hubs.of(window_id).publish(WindowChanged())
         self.store.fleet.tell(each)
 
-    def dropped(self, windows: Iterable[str]) -> None:
-        """Tell those who watch these windows, on any server, that they are gone."""
+    def publish_deleted(self, windows: Iterable[str]) -> None:
+        """Publish to those who watch these windows, on any server, that they were deleted."""
         each = list(windows)
         for window_id in each:
             self.hubs.drop(window_id)
         self.store.fleet.tell(each, "deleted")
 
-    def hear(self, news: RemoteChange) -> None:
-        """Another server has changed something: those who watch it here are told."""
+    def on_remote_change(self, news: RemoteChange) -> None:
+        """Another server has changed something: publish it to those who watch it here."""
         if news.event == "erased" and news.window is not None:  # text that the window has read was deleted
             for engine in self.engines:
                 engine.forget(news.window)
@@ -449,6 +495,7 @@ class Runtime:
 
     def open_window(self, window_id: str) -> OpenWindow:
         """The window's working set, to look at: of the turn under way, or the one loaded last if it still holds."""
+        self.store.check_reads(window_id)
         busy = self.busy_windows.get(window_id)
         if busy is not None:
             return busy
@@ -468,17 +515,18 @@ class Runtime:
 
     def open_window_to_change(self, window_id: str) -> OpenWindow:
         """The open window for a caller that holds it `alone`. It is not handed out to others any more."""
+        self.store.check_writes(window_id)
         open_window = self.open_window(window_id)
         self._open_windows.pop(window_id, None)
         if (
             open_window.engine is not self.model_of(open_window.settings).engine
         ):  # its server could not be reached then
             open_window = self._open(window_id)
-        open_window.begin(now=self.now())
+        open_window.store_new_tokens(now=self.now())
         return open_window
 
     def _open(self, window_id: str, *, looking: bool = False) -> OpenWindow:
-        """`looking`: where the model's server cannot be reached, words are counted here."""
+        """`looking`: where the model's server cannot be reached, tokens are counted by the local engine."""
         record = self.window(window_id)
         settings = self.settings(record)
         model = self.model_of(settings)
@@ -487,9 +535,10 @@ class Runtime:
         except EngineError as error:
             if model is not self.model_of(settings):  # it was changed in between
                 return self._open(window_id, looking=looking)
-            if not (looking and self.silent and isinstance(error, ServerFailed)):
+            counter = self.state.token_counter
+            if not (looking and counter and isinstance(error, ServerFailed)):
                 raise
-            return self._opened(record, settings, self.silent)
+            return self._opened(record, settings, counter)
 
     def _opened(self, record: WindowRecord, settings: Settings, model: LoadedModel) -> OpenWindow:
         form, reach = self.tool_format(settings, record), self.recallable_windows(record)
@@ -497,13 +546,13 @@ class Runtime:
             record,
             settings,
             self.system_prompt(model.prompt_builder, record, settings, form),
-            store=self.store,
+            store=self.root.store,
             engine=model.engine,
             prompt_builder=model.prompt_builder,
-            names=self.names() if reach is None else self.store.window_names(reader=record.owner),
+            names=self.root.store.window_names(reader=None if reach is None else record.owner),
             calibration=model.calibration,
             is_private=self.is_private,
-            reach=reach,
+            readable_windows=reach,
             people=frozenset() if reach is None else self.people_names(),
         )
 
@@ -523,31 +572,30 @@ class Runtime:
 
     def delete_recordings(self, window_id: str | None = None) -> None:
         """Delete what was captured of a window, or of all."""
-        self._recorders = {
-            key: recording for key, recording in self._recorders.items() if window_id not in (None, key[0])
-        }
+        for key in [key for key in self._recorders if window_id in (None, key[0])]:
+            del self._recorders[key]
         if self.erase_recordings:
             self.erase_recordings(window_id)
 
     def remove_timestamps(self) -> None:
         """Replies that earlier versions stored with a time stamp lose it."""
         with suppress(StoreError):  # at the next start, if the store is busy or full
-            if self.store.remove_timestamps(now=self.now()):
+            if self.root.store.remove_timestamps(now=self.now()):
                 self.recall.embed_soon()
 
     def split_long_chunks(self) -> None:
-        """What sleeps and is too long to wake up whole is cut into parts: then those that fit wake up, at their places."""
-        settings = self.settings(None)
+        """Split pruned chunks that are too long to be resurrected whole, so that parts of them fit."""
+        settings = self.root.settings()
         most, budget = settings.max_chunk_tokens, settings.resurrection_budget
         if budget is not None:
             most = min(most, max(settings.min_chunk_tokens, budget // 2))
         with suppress(StoreError):  # another time, if the store is busy or full
-            if self.store.split_long_chunks(most, now=self.now()):
+            if self.root.store.split_long_chunks(most, now=self.now()):
                 self.recall.embed_soon()
 
 
 def effective_settings(
-    store: Store, window: WindowRecord | None, defaults: Settings, owner: str = OWNER
+    store: SqlStore, window: WindowRecord | None, defaults: Settings, owner: str = OWNER
 ) -> Settings:
     """The defaults, changed by what is stored for all windows of someone, then by what one window sets itself."""
     owner = owner if window is None else window.owner

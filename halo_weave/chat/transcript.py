@@ -12,14 +12,14 @@ from halo_weave.chat.open_window import INTERRUPTED
 from halo_weave.chat.reply import THOUGHT, TOOL, UNFINISHED
 from halo_weave.chat.views import ReplySourceView, TranscriptChunk, TranscriptPage, TranscriptTurn
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import DOCUMENT, ChunkEventKind, ReplySource, TimelineEvent, WindowTimeline
+from halo_weave.store.sql_store import SqlStore
 
 MIN_USED_SHARE = 0.05  # a chunk was used if so much of the reply came from it
 
 
 def reply_sources(
-    store: Store, turn_ids: Iterable[int], names: Mapping[str, str]
+    store: SqlStore, turn_ids: Iterable[int], names: Mapping[str, str]
 ) -> dict[int, tuple[ReplySourceView, ...]]:
     """By reply: the chunks that woke up for it or were used by it, the most used first. Unknown replies are left out."""
     found = store.remembered(turn_ids, least=MIN_USED_SHARE)
@@ -43,7 +43,7 @@ def _told(one: ReplySource, names: Mapping[str, str]) -> ReplySourceView:
 
 
 def transcript_page(
-    store: Store,
+    store: SqlStore,
     window_id: str,
     names: Mapping[str, str],
     *,
@@ -149,7 +149,7 @@ class Excerpt:
     replies: tuple[int, ...]  # the turns of those that used it
 
 
-def digest(store: Store, window_id: str, tokens: int) -> list[Excerpt]:
+def digest(store: SqlStore, window_id: str, tokens: int) -> list[Excerpt]:
     """What was used most, up to so many tokens, in the order in which it was said. No word is changed."""
     used = {one.key: one for one in store.most_used(window_id)}
     records = {one.key: one for one in store.chunks_by_key(list(used))}

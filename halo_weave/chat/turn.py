@@ -76,165 +76,200 @@ BRIGHTNESS_INTERVAL = 0.1  # seconds between two reports of brightness
 
 
 class Turn:
-    """One exchange in one window. `run` is the whole of it; `flag` stops it at the next token."""
+    """One message and its reply in one window. `run` tells the whole of it; `stop_flag` ends it at the next token."""
 
-    def __init__(self, system: Runtime, open_window: OpenWindow, asked: TurnRequest, began: float) -> None:
-        self.open_window, self.asked, self.text = open_window, asked, asked.text
-        self.engine, self.store, self.now = open_window.engine, system.store, system.now
-        self.recall, self.toolbox = system.recall, system.toolbox_for(open_window.record)
-        self.prompt_builder, self.system, self.settings = (
-            open_window.prompt_builder,
-            system,
-            open_window.settings,
-        )
-        self.calling = NativeTools(
-            open_window.engine, open_window.prompt_builder, open_window.settings.effort
-        )
-        self.flag = Flag()
-        self.use = AttributionTracker(open_window.calibration, asked=True)
-        self.clock = TurnTimer(began)
-        self.stats = Counter[str]()
+    def __init__(self, runtime: Runtime, open_window: OpenWindow, request: TurnRequest, began: float) -> None:
+        self.runtime, self.open_window, self.request = runtime, open_window, request
+        self.settings, self.engine = open_window.settings, open_window.engine
+        self.prompt_builder, self.store, self.now = open_window.prompt_builder, runtime.store, runtime.now
+        self.client = request.client or ClientOptions()
+        self.stop_flag = Flag()
+        self.timer, self.stats = TurnTimer(began), Counter[str]()
         self.reason: StopReason = "abort"
-        self.terms = asked.terms or ClientOptions()
-        self.form = "off" if asked.terms else system.tool_format(open_window.settings, open_window.record)
-        self.tree = system.structured_memory_for(open_window)
-        self.request = self._memory_request()
-        open_window.system = system.system_prompt(
-            open_window.prompt_builder, open_window.record, open_window.settings, self.form
-        )
-        if asked.terms is not None:
-            open_window.system = open_window.prompt_builder.system(self.terms.system_prompt, self.terms.tools)
-        open_window.window.system_tokens = len(open_window.system)
-        self._tags: dict[ChunkKey, tuple[str, ...]] = {}
-        self._done = self._saved = False  # what the user asked of the memory: by the program, by the model
-        self._called: set[str] = set()  # commands in the template's format that were answered
-        self._woken: dict[ChunkKey, Mapping[str, Any]] = {}  # and why
-        self._pruned_for_room: set[ChunkKey] = set()  # what fell asleep for this turn does not wake up for it
-        self._shown = 0.0
-        self._kept = False  # whether a reply was stored
-        open_window.window.recording = system.recording(open_window.record.id, open_window.settings)
-        self.recording: TurnRecorder = open_window.window.recording or NullRecorder()
-        self.light = AttentionTracker(open_window, self.use, self.recording)
+
+        self.toolbox = runtime.toolbox_for(open_window.record)
+        self.tool_form = "off" if request.client else runtime.tool_format(self.settings, open_window.record)
+        self.native_tools = NativeTools(self.engine, self.prompt_builder, self.settings.effort)
+        self._answered_calls: set[str] = set()  # commands in the template's format
+        self.memory = runtime.structured_memory_for(open_window)
+        self.memory_request = self._find_memory_request()
+        self._request_done = False  # the program has done what the user asked of the structured memory
+        self._model_saved = False  # the model has saved or deleted something in it by itself
+
+        if request.client is None:
+            prompt = runtime.system_prompt(
+                self.prompt_builder, open_window.record, self.settings, self.tool_form
+            )
+        else:
+            prompt = self.prompt_builder.system(self.client.system_prompt, self.client.tools)
+        open_window.system = prompt
+        open_window.window.system_tokens = len(prompt)
+
+        self._resurrect_reasons: dict[ChunkKey, Mapping[str, Any]] = {}  # by chunk, of this turn
+        self._pruned_for_room: set[ChunkKey] = set()  # not resurrected in the turn that pruned them
+        self._reply_tags: dict[ChunkKey, tuple[str, ...]] = {}
+        self._reply_stored = False
+        self._brightness_sent = 0.0  # when, by the performance counter
+        open_window.window.recording = runtime.recording(open_window.record.id, self.settings)
+        self.recorder: TurnRecorder = open_window.window.recording or NullRecorder()
+        self.attribution = AttributionTracker(open_window.calibration, asked=True)
+        self.attention = AttentionTracker(open_window, self.attribution, self.recorder)
 
     def run(self) -> Iterator[events.TurnEvent]:
-        self.recording.begin(self.open_window.window, self.settings)
-        said = checked_message(self.open_window, "" if self.asked.question else self.text)
-        tools = self.settings.tool_rounds * TOOL_ROOM if self.form != "off" else 0
-        more = self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.asked.tokens
-        if self.asked.after is not None or self.asked.question is not None:
-            yield events.WindowChanged()
-        if held := prune_private_chunks(self.open_window, now=self.now()):
-            yield events.ChunksPruned(held, self.open_window.live_limit, 0, before_turn=True)
-        yield from self._attach(len(said)) if self.asked.documents else self._make_room(len(said))
-        ids = self.store.reserve(len(said) + more)
-        yield from self._remember(len(said), ids)
-        yield self._hear(said, ids)
-        kept = self._run_memory_request(ids) if self.form == "off" else None
-        self._annotate_with_memory(ids, kept)
-        native = parse_tool_declarations(self.terms.tools) or (
-            self.prompt_builder.tools if self.form == "native" else ()
-        )
-        with self.open_window.guard:
-            start = ids.start + len(said)
-            self.open_window.window.begin_reply(
-                ids.assistant_turn, start, self.asked.question or ids.user_turn
-            )
-            self.reply = self.open_window.reply = ReplyParser(
-                start,
-                self.engine.facts.marks,
-                calls=self.calling.finder(native),
-                calls_end=bool(self.terms.tools),
-            )
-        self.draft = self.system.drafts.begin(
-            self.open_window, self.engine.info.tokenizer, self.system.report_unstored
-        )
+        """Answer one message and yield what happens, in order.
+
+        Every step is stored before its event is yielded. A killed process loses the brightness that the reply earned, and
+        of the reply what was generated since its last draft.
+        """
+        self.recorder.begin(self.open_window.window, self.settings)
+        message = checked_message(self.open_window, "" if self.request.question else self.request.text)
+        if self.request.after is not None or self.request.question is not None:
+            yield events.WindowChanged()  # turns that this one replaces have left the context
+
+        yield from self._prune_private_chunks()
+        if self.request.documents:
+            yield from self._attach_documents(len(message))
+        else:
+            yield from self._prune_to_fit(len(message))
+        ids = self.store.reserve(len(message) + self._reply_positions())
+        yield from self._recall(len(message), ids)
+        yield self._store_message(message, ids)
+        saved = self._run_memory_request(ids) if self.tool_form == "off" else None
+        self._annotate_with_memory(ids, saved)
+
+        self._begin_reply(ids, ids.start + len(message))
         try:
-            yield from self._resume()
-            yield from self._answer(ids)
-            yield from self._tell(self.reply.finish())
+            yield from self._repeat_opening()
+            yield from self._generate_reply(ids)
+            yield from self._token_events(self.reply.finish())
             yield self._brightness_event()
         finally:
-            self.clock.ended = time.perf_counter()
-            # Also when the model failed or nobody listens any more: what was said is kept.
-            spoken = self._store_reply()
+            self.timer.ended = time.perf_counter()
+            # Also when the model failed or nobody reads the events any more: what was shown is kept.
+            stored = self._store_reply()
         yield self._brightness_event()
-        yield spoken
+        yield stored
+
         yield from self._prune_after_reply(ids)
-        yield from self._file(kept or self._run_memory_request(ids))
-        self.system.split_long_chunks()
-        self.recall.embed_soon()
-        stats = self.clock.summary(self.stats) | {"faults": sum(self.open_window.window.faults.values())}
-        ranks = {str(key): rank for key, rank in self.open_window.window.ranks().items()}
-        self.recording.end()
-        yield events.TurnEnded(self.reason, self.open_window.budget(), stats, ranks)
+        yield from self._file_saved_entry(saved or self._run_memory_request(ids))
+        yield self._end()
 
-    # Before the model speaks
+    @property
+    def reply(self) -> ReplyParser:
+        """The reply in progress."""
+        assert self.open_window.reply is not None
+        return self.open_window.reply
 
-    def _make_room(self, user: int, wakes: int = 0) -> Iterator[events.TurnEvent]:
-        """If the user's words, and what they wish to wake, would not fit into the model's context, the dimmest sleep first."""
+    def _reply_positions(self) -> int:
+        """Positions to reserve for the longest reply, its frames and the answers of its tools."""
+        tools = self.settings.tool_rounds * TOOL_ROOM if self.tool_form != "off" else 0
+        return self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.request.tokens
+
+    def _begin_reply(self, ids: Reservation, start: int) -> None:
+        tools = parse_tool_declarations(self.client.tools) or (
+            self.prompt_builder.tools if self.tool_form == "native" else ()
+        )
+        with self.open_window.guard:
+            self.open_window.window.begin_reply(
+                ids.assistant_turn, start, self.request.question or ids.user_turn
+            )
+            self.open_window.reply = ReplyParser(
+                start,
+                self.engine.facts.marks,
+                calls=self.native_tools.finder(tools),
+                calls_end=bool(self.client.tools),
+            )
+        self.draft = self.runtime.drafts.begin(
+            self.open_window, self.engine.info.tokenizer, self.runtime.report_unstored
+        )
+
+    def _end(self) -> events.TurnEnded:
+        self.runtime.split_long_chunks()
+        self.runtime.recall.embed_soon()
+        window = self.open_window.window
+        stats = self.timer.summary(self.stats) | {"faults": sum(window.faults.values())}
+        ranks = {str(key): rank for key, rank in window.ranks().items()}
+        self.recorder.end()
+        return events.TurnEnded(self.reason, self.open_window.budget(), stats, ranks)
+
+    # Before the reply
+
+    def _prune_private_chunks(self) -> Iterator[events.TurnEvent]:
+        if pruned := prune_private_chunks(self.open_window, now=self.now()):
+            yield events.ChunksPruned(pruned, self.open_window.live_limit, 0, before_turn=True)
+
+    def _prune_to_fit(self, user: int, resurrected: int = 0) -> Iterator[events.TurnEvent]:
+        """Prune the dimmest chunks if the message, and what was asked for with it, would not fit into the model's context."""
         window, whole = self.open_window.window, context_room(self.open_window, 0)
-        if window.size + user + wakes > whole:
-            room = max(1, whole - user - wakes)
+        if window.size + user + resurrected > whole:
+            room = max(1, whole - user - resurrected)
             plan = plan_prune(window, room, goal=self._goal(room), pairs=self.settings.pairs_asleep)
-            self.recording.note("prune", plan)
-            if plan.over > wakes:
+            self.recorder.note("prune", plan)
+            if plan.over > resurrected:
                 raise BadInput(
                     f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
                     "or lower max_new_tokens."
                 )
             yield self._prune_chunks(plan, before_turn=True)
 
-    def _attach(self, user: int) -> Iterator[events.TurnEvent]:
+    def _attach_documents(self, user: int) -> Iterator[events.TurnEvent]:
         """Documents come before the user's words: whole if the model has room for them, else their openings."""
-        cost = document_cost(self.open_window, self.asked.documents)
+        cost = document_cost(self.open_window, self.request.documents)
         whole = cost <= recall_room(self.open_window, user, given=True)
-        yield from self._make_room(user + cost if whole else user)
-        for plan in attach(self.system, self.open_window, self.asked, user, whole=whole):
+        yield from self._prune_to_fit(user + cost if whole else user)
+        for plan in attach(self.runtime, self.open_window, self.request, user, whole=whole):
             self._prune_chunks(plan, before_turn=True)
-        self.recall.embed_soon()
+        self.runtime.recall.embed_soon()
         yield events.WindowChanged()
 
-    def _remember(self, user: int, ids: Reservation) -> Iterator[events.TurnEvent]:
-        self.system.split_long_chunks()  # of what the user put to sleep since
-        question, wish = self.asked.question, self.asked.wish
+    def _recall(self, user: int, ids: Reservation) -> Iterator[events.TurnEvent]:
+        self.runtime.split_long_chunks()  # of what the user put to sleep since
+        question, overrides = self.request.question, self.request.overrides
         before = self.store.turn(question)[0].chunk.start if question else ids.start
 
         def planned(room: int) -> RecallResult:
-            own = replace(wish, without=wish.without | self._pruned_for_room)
+            own = replace(overrides, without=overrides.without | self._pruned_for_room)
             began = time.perf_counter()
             try:
                 return self.open_window.plan_recall(
-                    self.text, room, recall=self.recall, now=self.now(), before=before, wish=own
+                    self.request.text,
+                    room,
+                    search=self.runtime.search,
+                    now=self.now(),
+                    before=before,
+                    overrides=own,
                 )
             finally:
-                self.clock.recall += time.perf_counter() - began
+                self.timer.recall += time.perf_counter() - began
 
-        room = recall_room(self.open_window, user, given=wish.room)
-        if wish.room and room > 0:
-            yield from self._make_room(user, planned(room).plan.cost)
+        room = recall_room(self.open_window, user, given=overrides.room)
+        if overrides.room and room > 0:
+            yield from self._prune_to_fit(user, planned(room).plan.cost)
             room = context_room(self.open_window, self.open_window.window.size) - user
         yield events.SearchStarted(max(0, room))
         hits, plan, _ = planned(room) if room > 0 and not self._is_only_memory_request else NOTHING_RECALLED
-        if plan.wakes:
-            yield self._wake(plan, hits)
+        if plan.chunks:
+            yield self._resurrect(plan, hits)
 
-    def _wake(
+    def _resurrect(
         self,
         plan: RecallPlan,
         hits: Mapping[ChunkKey, RecallHit],
         *,
         by: Literal["recall", "memory"] = "recall",
     ) -> events.ChunksResurrected:
-        chunks = self.open_window.wake(plan, hits, now=self.now(), by=by)
+        chunks = self.open_window.resurrect(plan, hits, now=self.now(), by=by)
         self.stats["woken"] += len(chunks)
         self.open_window.recently_resurrected.update(plan.keys)
-        self._woken.update((chunk.key, chunk.woken or {}) for chunk in chunks)
+        self._resurrect_reasons.update((chunk.key, chunk.woken or {}) for chunk in chunks)
         return events.ChunksResurrected(chunks, plan.cost, plan.room, len(plan.passed_over))
 
-    def _hear(self, said: Tokens, ids: Reservation) -> events.MessageStored | events.RegenerationStarted:
-        """The user's turn is stored with its words in the index, and only then shown."""
-        if self.asked.question:
-            return events.RegenerationStarted(self.asked.question, ids.assistant_turn, self.asked.tokens)
+    def _store_message(
+        self, said: Tokens, ids: Reservation
+    ) -> events.MessageStored | events.RegenerationStarted:
+        """Store the message and index its words; only then is it shown."""
+        if self.request.question:
+            return events.RegenerationStarted(self.request.question, ids.assistant_turn, self.request.tokens)
         now, window = self.now(), self.open_window.window
         chunks = chunk_turn(
             said,
@@ -245,51 +280,57 @@ class Turn:
             max_chunk_tokens=self.settings.max_chunk_tokens,
         )
         live = [window.born(chunk) for chunk in chunks]
-        kind, after = self.engine.info.tokenizer, None if self.asked.documents else self.asked.after
-        record, speaker = self.open_window.record, self.asked.speaker or self.open_window.record.user_name
+        kind, after = self.engine.info.tokenizer, None if self.request.documents else self.request.after
+        record, speaker = self.open_window.record, self.request.speaker or self.open_window.record.user_name
         self.store.append(
-            record.id, live, tokenizer=kind, now=now, after=after, speaker=self.asked.speaker or None
+            record.id, live, tokenizer=kind, now=now, after=after, speaker=self.request.speaker or None
         )
         with self.open_window.guard:
-            self._note(chunks, speaker, now)
+            self._note_origins(chunks, speaker, now)
             window.add(live)
         frames = self.open_window.frames + window.frame_tokens.get(Role.ASSISTANT, 0)
         return events.MessageStored(
-            ids.user_turn, ids.assistant_turn, now, speaker, frames, self._seen(chunks)
+            ids.user_turn, ids.assistant_turn, now, speaker, frames, self._chunk_views(chunks)
         )
 
-    def _seen(self, chunks: Iterable[Chunk]) -> tuple[ChunkView, ...]:
-        """As they are now. Another window may have deleted one of them meanwhile."""
+    def _chunk_views(self, chunks: Iterable[Chunk]) -> tuple[ChunkView, ...]:
+        """The chunks as they are now. Another window may have deleted one of them meanwhile."""
         with self.open_window.guard:
             return tuple(
-                self.open_window.seen(chunk.key) for chunk in chunks if chunk.key in self.open_window.window
+                self.open_window.chunk_view(chunk.key)
+                for chunk in chunks
+                if chunk.key in self.open_window.window
             )
 
-    def _note(self, chunks: Iterable[Chunk], speaker: str, now: datetime) -> None:
+    def _note_origins(self, chunks: Iterable[Chunk], speaker: str, now: datetime) -> None:
         for chunk in chunks:
-            about = ChunkOrigin(self.open_window.record.id, speaker, now, tags=self._tags.get(chunk.key, ()))
-            self.open_window.note(chunk, about)
+            origin = ChunkOrigin(
+                self.open_window.record.id, speaker, now, tags=self._reply_tags.get(chunk.key, ())
+            )
+            self.open_window.note_origin(chunk, origin)
 
     # What the user asks to remember or to forget
 
-    def _memory_request(self) -> MemoryRequest | None:
+    def _find_memory_request(self) -> MemoryRequest | None:
         """Not for a message that is answered again, nor for a program that wants its reply in a form of its own."""
-        if self.tree is None or self.asked.question or self.terms.tools or self.terms.grammar:
+        if self.memory is None or self.request.question or self.client.tools or self.client.grammar:
             return None
-        return memory_request(self.text)
+        return memory_request(self.request.text)
 
     @property
     def _is_only_memory_request(self) -> bool:
         """Whether the user only wants something saved or forgotten: that needs nothing of what was said before."""
-        request = self.request
-        return request is not None and request.only and request.kind != "ask" and not self.asked.wish.also
+        request = self.memory_request
+        return (
+            request is not None and request.only and request.kind != "ask" and not self.request.overrides.also
+        )
 
     def _run_memory_request(self, ids: Reservation) -> events.MemoryChanged | None:
         """Save or take out what the user wants, unless the model has just saved something by itself."""
-        if self.request is None or self.tree is None or self._done or self._saved:
+        if self.memory_request is None or self.memory is None or self._request_done or self._model_saved:
             return None
-        self._done = True
-        if self.request.kind == "remember":
+        self._request_done = True
+        if self.memory_request.kind == "remember":
             said = self.open_window.window.chunks
             source = [
                 SnapshotChunk(one.key, one.text, len(one), 1.0, self.now().isoformat())
@@ -297,80 +338,89 @@ class Turn:
                 if one.key.turn_id == ids.user_turn
             ]
             return save_user_request(
-                self.tree, self.request.text, source, now=self.now(), within=self.open_window.scope
+                self.memory, self.memory_request.text, source, now=self.now(), within=self.open_window.scope
             )
-        if self.request.kind == "forget":
-            return forget_entry(self.tree, self.request.text, now=self.now())
+        if self.memory_request.kind == "forget":
+            return forget_entry(self.memory, self.memory_request.text, now=self.now())
         return None
 
     def _annotate_with_memory(self, ids: Reservation, kept: events.MemoryChanged | None) -> None:
         """The model is told, with the user's message, what is saved about it and what was just saved."""
-        if self.tree is None or self.asked.question:
+        if self.memory is None or self.request.question:
             return
         after = CONFIRM[kept.change] if kept else ""
-        if self.request is not None and self.request.kind == "forget" and not kept and self.form == "off":
+        if (
+            self.memory_request is not None
+            and self.memory_request.kind == "forget"
+            and not kept
+            and self.tool_form == "off"
+        ):
             after = NOTHING_SAVED
         able = self.engine.info.parameters >= CAPABLE_MODEL_PARAMETERS and self.settings.memory_tree_in_prompt
-        before = saved_memories_note(self.tree, self.request) if able and self.form == "off" else ""
+        before = (
+            saved_memories_note(self.memory, self.memory_request) if able and self.tool_form == "off" else ""
+        )
         if before or after:
             self.open_window.annotate_turn(ids.user_turn, before, after)
 
-    def _file(self, kept: events.MemoryChanged | None) -> Iterator[events.TurnEvent]:
+    def _file_saved_entry(self, kept: events.MemoryChanged | None) -> Iterator[events.TurnEvent]:
         if kept is None:
             return
-        if kept.change == "saved" and self.tree is not None and not self.flag.is_set():
-            kept = file_entry(self.engine, self.tree, kept, now=self.now(), stopped=self.flag.is_set)
+        if kept.change == "saved" and self.memory is not None and not self.stop_flag.is_set():
+            kept = file_entry(self.engine, self.memory, kept, now=self.now(), stopped=self.stop_flag.is_set)
         yield kept
 
-    # While the model speaks
+    # The reply
 
-    def _resume(self) -> Iterator[events.TurnEvent]:
-        """The reply begins with what was said of it before."""
-        for kind, tokens in self.asked.opening:
+    def _repeat_opening(self) -> Iterator[events.TurnEvent]:
+        """Begin the reply with the tokens that the request brings: an earlier reply goes on."""
+        for kind, tokens in self.request.opening:
             for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
                 with self.open_window.guard:
-                    self.light.attribute_token(None)
+                    self.attention.attribute_token(None)
                     self.open_window.window.say(id, piece)
                     settled = self.reply.resume(id, piece, kind)
-                yield from self._tell(settled)
+                yield from self._token_events(settled)
 
-    def _answer(self, ids: Reservation) -> Iterator[events.TurnEvent]:
+    def _generate_reply(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """The reply, with the tools it calls. A tool's answer becomes part of the reply, and the model goes on."""
         rounds = self.settings.tool_rounds
         while True:
-            detector = self.toolbox.detector() if self.toolbox and rounds and self.form == "tags" else None
+            detector = (
+                self.toolbox.detector() if self.toolbox and rounds and self.tool_form == "tags" else None
+            )
             calls: list[tuple[ToolCall, NativeCall | None]] = []
-            self.reply.calls_end = bool(self.terms.tools or rounds)
-            for step in self._generate(ids, first=not self.stats["tokens"]):
+            self.reply.calls_end = bool(self.client.tools or rounds)
+            for step in self._generation(ids, first=not self.stats["tokens"]):
                 got = time.perf_counter()
-                self.clock.model += got - self.clock.handed
+                self.timer.model += got - self.timer.handed
                 match step:
                     case PrefillPlanned():
                         yield step
                     case PrefillResult():
                         yield self._prefill_done(step)
-                    case Step() if calls and not self.calling.goes_on(step.piece):
+                    case Step() if calls and not self.native_tools.goes_on(step.piece):
                         break
                     case Step():
-                        settled = self._take(step)
-                        yield from self._tell(settled)
+                        settled = self._add_token(step)
+                        yield from self._token_events(settled)
                         answer = b"".join(token.shown for token in settled if token.kind == "answer")
                         calls += [(call, None) for call in (detector.feed(answer) if detector else ())]
                         yield from self._client_tool_calls()
                         calls += self._native_calls() if rounds else []
                     case LateAttention():
-                        self.light.see(step)
+                        self.attention.see(step)
                     case GenerationEnd():
                         self.reason = step.reason
                         if step.cached is not None:
                             self.stats.update(cached=step.cached, prompted=step.prompted or 0)
                         if not calls and (not self.stats["called"] or self._has_answer()):
-                            self.light.end(step.row)
+                            self.attention.end(step.row)
                             return
-                if calls and (detector or not self.calling.several):
+                if calls and (detector or not self.native_tools.several):
                     break
-                self.clock.handed = time.perf_counter()
-                self.clock.per_token += self.clock.handed - got if isinstance(step, Step) else 0.0
+                self.timer.handed = time.perf_counter()
+                self.timer.per_token += self.timer.handed - got if isinstance(step, Step) else 0.0
             made = {call.command for call, native in calls if native}
             if not calls and self.stats["called"] and self.reason == "eos" and not self._has_answer():
                 if not self.stats["retried"]:
@@ -379,12 +429,12 @@ class Turn:
                     continue
                 yield from self._add_tool_output("answer", NOTHING_ADDED, ids)
                 return
-            if not calls or (made and made <= self._called):
+            if not calls or (made and made <= self._answered_calls):
                 self.reason = "eos" if calls else self.reason  # small models repeat a call that was answered
                 return
-            self._called |= made
+            self._answered_calls |= made
             self.stats["called"] += len(calls)
-            yield from self._tell(self.reply.finish())
+            yield from self._token_events(self.reply.finish())
             yield from self._use_tools(calls, ids)
             rounds -= 1
 
@@ -400,12 +450,12 @@ class Turn:
     def _retry_without_tools(self) -> None:
         """The model is asked once more, and no tools are declared to it any more."""
         self.stats["retried"] = 1
-        self.form = "off"
-        self.open_window.system = self.system.system_prompt(
+        self.tool_form = "off"
+        self.open_window.system = self.runtime.system_prompt(
             self.prompt_builder, self.open_window.record, self.settings, "off"
         )
 
-    def _generate(self, ids: Reservation, *, first: bool) -> Iterator[GenerationEvent]:
+    def _generation(self, ids: Reservation, *, first: bool) -> Iterator[GenerationEvent]:
         """The model's steps to the end of the reply, or of what there is room for."""
         window = self.open_window.window
         assert window.reply is not None
@@ -415,51 +465,51 @@ class Turn:
         )
         if left < 1:
             return iter([GenerationEnd("length", 0, 0.0)])
-        sampling = self.asked.sampling(self.settings, left)
-        capture = capture_for_attribution(window.strategy.capture, self.use.calibration)
-        capture = self.recording.wanted(capture, self.engine)
+        sampling = self.request.sampling(self.settings, left)
+        capture = capture_for_attribution(window.strategy.capture, self.attribution.calibration)
+        capture = self.recorder.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
-        self.light.prompt = prompt = self.prompt_builder.prompt(
+        self.attention.prompt = prompt = self.prompt_builder.prompt(
             window,
             self.open_window.system,
-            self.open_window.origins,
-            frozenset(self.open_window.foreign),
+            self.open_window.annotations,
+            frozenset(self.open_window.retokenized),
             effort=self.settings.effort,
             recently_resurrected=self.open_window.recently_resurrected,
             said=self.open_window.said,
         )
         marks = self.engine.facts.marks
-        if first and not self.asked.opening:
+        if first and not self.request.opening:
             self.reply.begin(marks is not None and marks.opened_by(prompt.opening))
-        self.clock.handed = time.perf_counter()
-        self.clock.before = self.clock.before or self.clock.handed - self.clock.began
+        self.timer.handed = time.perf_counter()
+        self.timer.before = self.timer.before or self.timer.handed - self.timer.began
         return self.engine.generate(
             self.open_window.record.id,
             prompt,
             sampling,
             capture,
             mode=self.settings.kv_mode,
-            stopped=self.flag.is_set,
+            stopped=self.stop_flag.is_set,
         )
 
     def _prefill_done(self, read: PrefillResult) -> events.PrefillFinished:
         self.stats.update(reused=read.reused, restored=read.restored, computed=read.computed)
-        self.clock.reading += read.seconds
-        self.light.learn(read)
+        self.timer.reading += read.seconds
+        self.attention.learn(read)
         return events.PrefillFinished(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
-    def _take(self, step: Step) -> list[ReplyToken]:
-        """The model's next token. Returns those of which it is known now what they are."""
+    def _add_token(self, step: Step) -> list[ReplyToken]:
+        """Add the model's next token. Returns the tokens whose kind is known now."""
         window = self.open_window.window
         with self.open_window.guard:
-            row = self.light.prompt.whole(step.row)
-            self.recording.row(row, self.settings.score_current_turn)
+            row = self.attention.prompt.whole(step.row)
+            self.recorder.row(row, self.settings.score_current_turn)
             if window.strategy.capture.reply and self.engine.info.abilities.attention:
                 fault = window.update(row, score_reply=self.settings.score_current_turn)
             else:
                 fault = row.fault(len(window)) if row is not None else None
-            self.light.attribute_token(None if fault else row)
+            self.attention.attribute_token(None if fault else row)
             window.say(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
             self.reply.tokens[-1].surprisal, self.reply.tokens[-1].likely = step.surprisal, step.likely
@@ -467,7 +517,7 @@ class Turn:
         self.draft.said()
         return settled
 
-    def _tell(self, tokens: Iterable[ReplyToken]) -> Iterator[events.TurnEvent]:
+    def _token_events(self, tokens: Iterable[ReplyToken]) -> Iterator[events.TurnEvent]:
         for token in tokens:
             thought = token.kind == THOUGHT
             self.stats["thought_tokens"] += thought
@@ -481,21 +531,21 @@ class Turn:
                 token.surprisal,
                 token.likely,
             )
-        if tokens and time.perf_counter() - self._shown > BRIGHTNESS_INTERVAL:
-            self._shown = time.perf_counter()
+        if tokens and time.perf_counter() - self._brightness_sent > BRIGHTNESS_INTERVAL:
+            self._brightness_sent = time.perf_counter()
             yield self._brightness_event()
 
     def _brightness_event(self) -> events.BrightnessChanged:
-        """Of what is live and told of: tokens of the reply may be held back."""
+        """Brightness of all live tokens that were shown: tokens of the reply may be held back."""
         window = self.open_window.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.BrightnessChanged(window.shown()[: len(window) - held], self.use.lit)
+        return events.BrightnessChanged(window.shown()[: len(window) - held], self.attribution.lit)
 
     # Tools
 
     def _client_tool_calls(self) -> Iterator[events.TurnEvent]:
         """Calls of tools that another program runs."""
-        if self.terms.tools:
+        if self.client.tools:
             calls, self.reply.calls = self.reply.calls, []
             yield from (events.ClientToolCalled(call.name, dict(call.arguments)) for call in calls)
 
@@ -503,7 +553,7 @@ class Turn:
         calls, self.reply.calls = self.reply.calls, []
         assert self.toolbox is not None or not calls
         if calls:
-            self.calling.called(self.reply.rest)
+            self.native_tools.called(self.reply.rest)
         return [(self.toolbox.native_call(call.name, call.arguments), call) for call in calls if self.toolbox]
 
     def _use_tools(
@@ -517,12 +567,12 @@ class Turn:
             plan = self._plan_injection_for_tool(answer.wake, ids) if answer.wake else None
             text = f"{answer.text} {plan.refusal}" if plan and plan.refusal else answer.text
             yield events.ToolAnswered(text, answer.ok)
-            self._saved |= answer.ok and call.command.startswith(("save_memory", "delete_memory"))
+            self._model_saved |= answer.ok and call.command.startswith(("save_memory", "delete_memory"))
             answers.append(text)
             if plan:
                 yield from self._resurrect_for_tool(plan)
         made = [native for _, native in calls if native]
-        parts = self.calling.answered(made, answers) if made else None
+        parts = self.native_tools.answered(made, answers) if made else None
         for kind, text in parts or [("answer", f"\n{text}\n") for text in answers]:
             yield from self._add_tool_output(kind, text, ids)
         self.reply.answered()
@@ -539,11 +589,11 @@ class Turn:
         room = self.engine.info.context - window.size - 1
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             with self.open_window.guard:
-                self.light.attribute_token(None)
+                self.attention.attribute_token(None)
                 window.say(int(answer.ids[i]), piece)
                 settled = self.reply.add(int(answer.ids[i]), piece, kind)
             self.draft.said()
-            yield from self._tell(settled)
+            yield from self._token_events(settled)
 
     def _plan_injection_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> InjectionPlan:
         """A memory's snapshot should return to its place."""
@@ -555,12 +605,12 @@ class Turn:
         )
 
     def _resurrect_for_tool(self, plan: InjectionPlan) -> Iterator[events.TurnEvent]:
-        if plan.prunes.goes:
+        if plan.prunes.chunks:
             yield self._prune_chunks(plan.prunes, before_turn=True)
-        if plan.wakes.wakes:
-            yield self._wake(plan.wakes, {}, by="memory")
+        if plan.recall.chunks:
+            yield self._resurrect(plan.recall, {}, by="memory")
 
-    # When the model has spoken
+    # After the reply
 
     def _store_reply(self) -> events.ReplyStored:
         window = self.open_window.window
@@ -575,22 +625,24 @@ class Turn:
             )
             ended = (UNFINISHED,) if self.reason in ("length", "context") else ()
             tags = {chunk.key: (*self.reply.tags(chunk.start, chunk.stop), *ended) for chunk in chunks}
-            self._tags = {key: own for key, own in tags.items() if own}
+            self._reply_tags = {key: own for key, own in tags.items() if own}
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
-            self._note(chunks, self.open_window.record.ai_name, now)
-        self._kept = bool(chunks)
+            self._note_origins(chunks, self.open_window.record.ai_name, now)
+        self._reply_stored = bool(chunks)
         live = [window.at(chunk.key) for chunk in chunks]
-        store_reply(self.system, self.open_window, turn_id, live, self._tags, now)
-        use = None if self.use.calibration.pending else self.use.whole(start)
-        reminders = store_attribution(self.open_window, turn_id, use, self._woken) if chunks else ()
-        seen, name = self._seen(chunks), self.open_window.record.ai_name
+        store_reply(self.runtime, self.open_window, turn_id, live, self._reply_tags, now)
+        use = None if self.attribution.calibration.pending else self.attribution.whole(start)
+        reminders = (
+            store_attribution(self.open_window, turn_id, use, self._resurrect_reasons) if chunks else ()
+        )
+        seen, name = self._chunk_views(chunks), self.open_window.record.ai_name
         return events.ReplyStored(turn_id, now, name, seen, use, reminders, unfinished=bool(ended))
 
     def _nothing_added(self) -> bool:
         """A reply that should go on has not: the one that was there stays, and no version is stored."""
         nothing = (
-            bool(self.asked.opening)
-            and not b"".join(token.piece for token in self.reply.tokens[self.asked.tokens :]).strip()
+            bool(self.request.opening)
+            and not b"".join(token.piece for token in self.reply.tokens[self.request.tokens :]).strip()
         )
         self.stats["nothing_added"] = nothing and self.reason != "abort"
         return nothing
@@ -598,22 +650,22 @@ class Turn:
     def _prune_after_reply(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
         window, budget = self.open_window.window, self.open_window.live_limit
-        aside = {THOUGHT, TOOL} if self.form == "native" else {THOUGHT}
-        asides = [key for key, tags in self._tags.items() if aside.intersection(tags)]
+        aside = {THOUGHT, TOOL} if self.tool_form == "native" else {THOUGHT}
+        asides = [key for key, tags in self._reply_tags.items() if aside.intersection(tags)]
         goes = [
             Prune(key, len(live.chunk), live.peak, PruneReason.TURN_OVER, 0)
             for key, live in ((key, window.at(key)) for key in asides if key in window)
         ]
         if goes:
             over = PrunePlan(budget, 0, tuple(goes))
-            self.recording.note("prune", over)
+            self.recorder.note("prune", over)
             yield self._prune_chunks(over, before_turn=False)
-        if not self._kept:
-            self.open_window.take_back()  # nothing took the place of what went aside
-        current = {ids.user_turn, ids.assistant_turn, self.asked.question or ids.user_turn}
+        if not self._reply_stored:
+            self.open_window.restore_replaced()  # nothing took the place of what went aside
+        current = {ids.user_turn, ids.assistant_turn, self.request.question or ids.user_turn}
         plan = self._plan_prune(budget, self.open_window.recent_turns() | current)
-        self.recording.note("prune", plan)
-        if plan.goes or plan.over:
+        self.recorder.note("prune", plan)
+        if plan.chunks or plan.over:
             yield self._prune_chunks(plan, before_turn=False)
 
     def _plan_prune(self, budget: int, current: set[int]) -> PrunePlan:
@@ -641,8 +693,8 @@ class Turn:
             return set()
         return {
             one.key
-            for one in self.use.whole().chunks
-            if one.key in self._woken and one.share >= MIN_USED_SHARE
+            for one in self.attribution.whole().chunks
+            if one.key in self._resurrect_reasons and one.share >= MIN_USED_SHARE
         }
 
     def _prune_chunks(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksPruned:

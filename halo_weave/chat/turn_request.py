@@ -15,8 +15,8 @@ from halo_weave.core.tokens import Role, Tokens
 from halo_weave.engines.base import Engine, Sampling
 from halo_weave.errors import BadInput
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import TurnRecord
+from halo_weave.store.sql_store import SqlStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class TurnRequest:
     after: int | None = None  # what is said follows this turn instead of the last one; 0: none
     question: int | None = None  # nothing new is said: this turn of the user's is answered
     opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # what the reply begins with
-    terms: ClientOptions | None = None
-    wish: RecallOverrides = NO_OVERRIDES
+    client: ClientOptions | None = None  # what the program that asked wants to hold for this reply
+    overrides: RecallOverrides = NO_OVERRIDES
     documents: tuple[Document, ...] = ()  # that come with what is said
     speaker: str = ""  # who says it, if several write in the window
 
@@ -50,7 +50,7 @@ class TurnRequest:
 
     def sampling(self, settings: Settings, most: int) -> Sampling:
         """How the reply is written: at most so many tokens. Other programs bring their own stop strings."""
-        stop = self.stop if self.terms else (*self.stop, *settings.stops)
+        stop = self.stop if self.client else (*self.stop, *settings.stops)
         return Sampling(
             temperature=settings.temperature,
             top_p=settings.top_p,
@@ -60,12 +60,12 @@ class TurnRequest:
             seed=settings.seed,
             max_new_tokens=most,
             stop=stop,
-            grammar=self.terms.grammar if self.terms else "",
-            likely=self.terms.likely if self.terms else 0,
+            grammar=self.client.grammar if self.client else "",
+            likely=self.client.likely if self.client else 0,
         )
 
 
-def on_branch(store: Store, window_id: str, turn_id: int) -> bool:
+def on_branch(store: SqlStore, window_id: str, turn_id: int) -> bool:
     """Whether the window's current branch goes through a turn."""
     return any(turn.id == turn_id for turn in store.branch(window_id, turn_id - 1)[:1])
 
@@ -149,7 +149,7 @@ def _with_marks(
     return tuple(parts)
 
 
-def text_of_turn(store: Store, turn_id: int) -> str:
+def text_of_turn(store: SqlStore, turn_id: int) -> str:
     """What a turn says, without thoughts."""
     own = [one for one in store.turn(turn_id) if one.merged_into is None and THOUGHT not in one.tags]
     return b"".join(one.chunk.tokens.raw for one in own).decode("utf-8", errors="replace")
@@ -160,7 +160,7 @@ def set_aside_replaced_turns(system: Runtime, open_window: OpenWindow, asked: Tu
     place = asked.question if asked.question is not None else asked.after
     if place is None:
         return
-    open_window.leave(_ids(system.store.branch(open_window.record.id, place)))
+    open_window.set_replaced_aside(_ids(system.store.branch(open_window.record.id, place)))
     if asked.question is None:
         return
     chunks = [one for one in system.store.turn(asked.question) if not one.gone]
@@ -173,8 +173,8 @@ def set_aside_replaced_turns(system: Runtime, open_window: OpenWindow, asked: Tu
         open_window.prune(PrunePlan(0, 0, tuple(goes)), now=system.now())
     asleep = [one.key for one in chunks if one.key not in open_window.window]
     plan = open_window.plan_snapshot(asleep, open_window.engine.info.context)
-    if plan.wakes:
-        open_window.wake(plan, {}, now=system.now())
+    if plan.chunks:
+        open_window.resurrect(plan, {}, now=system.now())
 
 
 def _ids(turns: Collection[TurnRecord]) -> frozenset[int]:

@@ -71,7 +71,7 @@ class Turns(Branches):
         self._last: dict[str, Mapping[str, Any]] = {}
         self.totals = Totals()
         self._documents = Documents(system)
-        self.overhearing = RemoteReplies(system)
+        self.remote_replies = RemoteReplies(system)
 
     def within(self, system: Runtime) -> Turns:
         """The same turns, for someone who reaches only a part of the system."""
@@ -88,23 +88,23 @@ class Turns(Branches):
         stop: Sequence[str] = (),
         after: int | None = None,
         terms: ClientOptions | None = None,
-        wish: RecallOverrides = NO_OVERRIDES,
+        overrides: RecallOverrides = NO_OVERRIDES,
         documents: Sequence[Document] = (),
     ) -> Future[TurnAccepted]:
         """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
 
         `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
         one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `terms`: what
-        another program wants to hold for this reply. `wish`: what is to wake up for it, and what not. `documents` become
+        another program wants to hold for this reply. `overrides`: what is to be resurrected for it, and what not. `documents` become
         turns of their own, right before the words.
         """
 
-        def order() -> TurnRequest:
+        def make_request() -> TurnRequest:
             attached = self._documents.checked(documents, window_id) if documents else ()
-            asked = self._saying(window_id, text, stop, after)
-            return replace(asked, terms=terms, wish=wish, documents=attached)
+            request = self._saying(window_id, text, stop, after)
+            return replace(request, client=terms, overrides=overrides, documents=attached)
 
-        return self._begin(window_id, order, sampling)
+        return self._begin(window_id, make_request, sampling)
 
     def answer(
         self,
@@ -121,12 +121,12 @@ class Turns(Branches):
         `turn_id`: the user's turn, or a reply to it; by default the last one. `opening`: how the reply begins.
         """
 
-        def order() -> TurnRequest:
+        def make_request() -> TurnRequest:
             return replace(
-                regenerate_request(self._system, window_id, turn_id, stop), terms=terms, opening=opening
+                regenerate_request(self._system, window_id, turn_id, stop), client=terms, opening=opening
             )
 
-        return self._begin(window_id, order, sampling)
+        return self._begin(window_id, make_request, sampling)
 
     def go_on(
         self,
@@ -138,10 +138,10 @@ class Turns(Branches):
     ) -> Future[TurnAccepted]:
         """The last reply goes on where it ended. The shorter one stays in the record."""
 
-        def order() -> TurnRequest:
-            return replace(continue_request(self._system, window_id, stop), terms=terms)
+        def make_request() -> TurnRequest:
+            return replace(continue_request(self._system, window_id, stop), client=terms)
 
-        return self._begin(window_id, order, sampling)
+        return self._begin(window_id, make_request, sampling)
 
     def edit(
         self,
@@ -174,11 +174,11 @@ class Turns(Branches):
         text = storable_text(text)
         if not text.strip():
             raise BadInput("There is nothing to say. Write something first.")
-        asked = message_request(self._system, window_id, text, stop, after)
-        return replace(asked, speaker=self._system.speaker_name(self._system.window(window_id)))
+        request = message_request(self._system, window_id, text, stop, after)
+        return replace(request, speaker=self._system.speaker_name(self._system.window(window_id)))
 
     def _steps(
-        self, window_id: str, order: Callable[[], TurnRequest], sampling: Mapping[str, Any] | None
+        self, window_id: str, make_request: Callable[[], TurnRequest], sampling: Mapping[str, Any] | None
     ) -> Iterator[TurnEvent]:
         system = self._system
         if unknown := sorted((sampling or {}).keys() - OVERRIDES):
@@ -188,21 +188,21 @@ class Turns(Branches):
         began = time.perf_counter()
         system.open.wait(CLOSE_TIMEOUT)
         system.ready(window_id)
-        with _opened_anew(system.root, window_id), system.alone(window_id):
+        with _reopen_changed_model(system.root, window_id), system.exclusive(window_id):
             recover_drafts(system.root, held=window_id)
-            asked = order()
-            system.recall.expect(asked.text)
+            request = make_request()
+            system.recall.expect(request.text)
             open_window = system.open_window_to_change(window_id)
             open_window.settings = open_window.settings.changed(sampling or {})
-            set_aside_replaced_turns(system, open_window, asked)
-            turn = Turn(system.root, open_window, asked, began)  # what it may touch was decided
+            set_aside_replaced_turns(system, open_window, request)
+            turn = Turn(system.root, open_window, request, began)  # what it may touch was decided
             system.busy_windows[window_id], self._running[window_id] = open_window, turn
             try:
                 yield from turn.run()
             finally:
                 del system.busy_windows[window_id], self._running[window_id]
-        if asked.terms is None:  # what another program will send begins as it likes
-            self._ahead.wish(window_id, speaker=asked.speaker)
+        if request.client is None:  # what another program will send begins as it likes
+            self._ahead.request(window_id, speaker=request.speaker)
 
     def wait_until_free(self, window_id: str, timeout: float) -> None:
         """Wait until nothing is said or changed in a window."""
@@ -239,7 +239,7 @@ class Turns(Branches):
 
     def abort(self, window_id: str) -> bool:
         """Stop the reply at its next token, whichever server writes it. What was said so far stays."""
-        self._system.check_writes(window_id)
+        self._system.store.check_writes(window_id)
         return self._stop(window_id) or self._system.store.fleet.stop(window_id)
 
     def abort_all(self) -> None:
@@ -250,20 +250,20 @@ class Turns(Branches):
     def _stop(self, window_id: str) -> bool:
         turn = self._running.get(window_id)
         if turn is not None:
-            turn.flag.set()
+            turn.stop_flag.set()
         return turn is not None
 
-    def hear(self, news: RemoteChange) -> None:
-        """Another server tells something of a window."""
+    def on_remote_change(self, news: RemoteChange) -> None:
+        """Another server has changed something, or wants a reply stopped."""
         if news.event == "stop" and news.window is not None:
             self._stop(news.window)
             return
-        self._system.hear(news)
+        self._system.on_remote_change(news)
         if news.event == "changed" and news.window is not None:
-            self.overhearing.hear(news.window)
+            self.remote_replies.hear(news.window)
 
     def generating(self) -> list[str]:
-        return self._system.mine(list(self._running))
+        return self._system.readable(list(self._running))
 
     @property
     def waiting(self) -> int:
@@ -277,9 +277,9 @@ class Turns(Branches):
     def close(self) -> None:
         """Let go of those who watch, stop every reply, and wait until what was said is stored."""
         self._system.hubs.close()
-        self.overhearing.close()
+        self.remote_replies.close()
         end = time.monotonic() + CLOSE_TIMEOUT
-        self._system.store_deadline = min(self._system.store_deadline, end - CLOSE_TIMEOUT / 4)
+        self._system.state.store_deadline = min(self._system.state.store_deadline, end - CLOSE_TIMEOUT / 4)
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:
@@ -290,23 +290,23 @@ class Turns(Branches):
     # In the turn's thread
 
     def _begin(
-        self, window_id: str, order: Callable[[], TurnRequest], sampling: Mapping[str, Any] | None
+        self, window_id: str, make_request: Callable[[], TurnRequest], sampling: Mapping[str, Any] | None
     ) -> Future[TurnAccepted]:
         begun: Future[TurnAccepted] = Future()
-        asked = (window_id, order, sampling or {}, begun)
-        Thread(target=self._run, args=asked, name=f"turn in {window_id}", daemon=True).start()
+        arguments = (window_id, make_request, sampling or {}, begun)
+        Thread(target=self._run, args=arguments, name=f"turn in {window_id}", daemon=True).start()
         return begun
 
     def _run(
         self,
         window_id: str,
-        order: Callable[[], TurnRequest],
+        make_request: Callable[[], TurnRequest],
         sampling: Mapping[str, Any],
         begun: Future[TurnAccepted],
     ) -> None:
         hub, ended, empty = None, None, False
         try:
-            for event in self._steps(window_id, order, sampling):
+            for event in self._steps(window_id, make_request, sampling):
                 if hub is None:
                     hub = self._enter(window_id)
                     before = hub.last
@@ -353,7 +353,7 @@ class Turns(Branches):
 
 
 @contextmanager
-def _opened_anew(system: Runtime, window_id: str) -> Iterator[None]:
+def _reopen_changed_model(system: Runtime, window_id: str) -> Iterator[None]:
     """An engine whose server runs another model now is opened again: the next turn speaks with that one."""
     try:
         yield

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from datetime import UTC, datetime
-from typing import cast
 
-from halo_weave.chat.access import PersonRuntime
 from halo_weave.chat.chunks import Chunks
 from halo_weave.chat.documents import Documents
 from halo_weave.chat.injection import Injection, inject_snapshot
@@ -25,18 +23,19 @@ from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.chat.turn_runner import Turns
 from halo_weave.chat.windows import Windows
 from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
-from halo_weave.engines.base import Engine, MemorySearch
+from halo_weave.engines.base import Engine
 from halo_weave.engines.engine_list import EngineList
 from halo_weave.errors import UnknownMemory
+from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 
 
 class Weave:
     def __init__(
         self,
         engine: Engine,
-        store: Store,
+        store: SqlStore,
         recall: MemorySearch,
         toolbox: Toolbox | None = None,
         *,
@@ -77,19 +76,19 @@ class Weave:
         self.memory = Memory(self._system, embed_anew, self._ahead)
         self.keepsakes = MemoryTools(self._system)
         self.library = McpMemory(self._system)
-        self.people = People(store, now, changed=self._system.changed)
+        self.people = People(store, now, changed=self._system.publish_changed)
         self.now = now
         recover_drafts(self._system)
         self._system.split_long_chunks()
         self._system.remove_timestamps()
-        store.fleet.listen(self.turns.hear)
+        store.fleet.listen(self.turns.on_remote_change)
 
     def of(self, person: str) -> Weave:
         """As this person may use it: what is theirs, and what others share with them. All of it while there is only one."""
         whole = self._system.root
         if not whole.store.several():
             return self
-        system = cast(Runtime, PersonRuntime(whole, whole.store.reach(person)))
+        system = whole.with_access(whole.store.access_of(person))
         own = copy(self)
         own._system = system
         own.turns = self.turns.within(system)
@@ -98,7 +97,9 @@ class Weave:
         own.documents, own.presets = Documents(system), Presets(system)
         own.chunks, own.keepsakes = Chunks(system), MemoryTools(system)
         own.library, own.engines = McpMemory(system), self.engines.within(system)
-        own.people = People(whole.store, self.now, changed=whole.changed, person=person, reached=system.store)
+        own.people = People(
+            whole.store, self.now, changed=whole.publish_changed, person=person, reached=system.store
+        )
         return own
 
     @property

@@ -93,7 +93,7 @@ class Windows:
         stats = self._system.store.window_stats(record.id)
         figures = {one.name: getattr(stats, one.name) for one in fields(stats)}
         generating = record.id in self._turns.generating()
-        owner, writable = self._system.access(record)
+        owner, writable = self._system.sharing_of(record)
         settings = self._system.settings(record)
         limit = settings.live_limit(self._system.model_of(settings).engine.info.context)
         return WindowState(
@@ -165,24 +165,24 @@ class Windows:
             inherits=inherits,
             now=system.now(),
         )
-        system.changed([window_id])
+        system.publish_changed([window_id])
         return record
 
     def delete(self, window_id: str) -> None:
         """The window goes, and what was captured of it; what was said in it stays in memory."""
         system = self._system
-        with system.alone(window_id):
+        with system.exclusive(window_id):
             system.window(window_id)
             system.store.delete_window(window_id, now=system.now())
             for engine in system.engines:
                 engine.forget(window_id)
             system.delete_recordings(window_id)
-        system.dropped([window_id])
+        system.publish_deleted([window_id])
 
     def drop_captures(self, window_id: str) -> None:
         """What the lab took down of the window is deleted; nothing else changes."""
         system = self._system
-        with system.alone(window_id):
+        with system.exclusive(window_id):
             system.window(window_id)
             system.delete_recordings(window_id)
 
@@ -215,14 +215,18 @@ class Windows:
         with open_window.guard:
             ranks = open_window.window.ranks()
             seen = [
-                open_window.seen(
+                open_window.chunk_view(
                     chunk.key, gaps.before.get(chunk.key), gaps.thoughts.get(chunk.key, 0), ranks[chunk.key]
                 )
                 for chunk in in_reading_order(
-                    open_window.window.chunks, open_window.origins, open_window.said
+                    open_window.window.chunks, open_window.annotations, open_window.said
                 )
             ]
-            about, budget, reply = dict(open_window.about), open_window.budget(), open_window.window.reply
+            about, budget, reply = (
+                dict(open_window.chunk_origins),
+                open_window.budget(),
+                open_window.window.reply,
+            )
             in_progress = None
             if reply is not None:
                 told = open_window.reply.known if open_window.reply else ()
@@ -238,7 +242,7 @@ class Windows:
                     [token.kind == THOUGHT for token in told],
                 )
         if in_progress is None and window_id not in self._system.busy_windows:
-            in_progress = self._turns.overhearing.reply(window_id)
+            in_progress = self._turns.remote_replies.reply(window_id)
         replies = {one.key.turn_id for one in seen if one.key.role is Role.ASSISTANT}
         reminded = reply_sources(self._system.store, replies, open_window.names)
         turns = []
@@ -286,7 +290,7 @@ class Windows:
     def life(self, window_id: str) -> TimelineView:
         """All that was said in the window, without the words, and what became of it."""
         self._system.window(window_id)
-        return timeline_view(self._system.store.life(window_id))
+        return timeline_view(self._system.store.window_timeline(window_id))
 
     def prune(self, window_id: str) -> ChunksPruned:
         """Apply the budget now, as after a reply."""
@@ -300,7 +304,7 @@ class Windows:
             plan = plan_prune(
                 open_window.window, budget, goal=goal, current=kept, pairs=settings.pairs_asleep
             )
-            slept = open_window.prune(plan, now=system.now()) if plan.goes else ()
+            slept = open_window.prune(plan, now=system.now()) if plan.chunks else ()
             return ChunksPruned(slept, plan.budget, plan.over, before_turn=False)
 
     def said(
@@ -340,11 +344,11 @@ class Windows:
     ) -> tuple[PrunedGap, Sequence[GraveyardChunk]]:
         """What sleeps between two positions: how much, and some of it in time order."""
         self._system.window(window_id)
-        starts, sizes = self._system.store.asleep_places(window_id)
+        starts, sizes = self._system.store.pruned_positions(window_id)
         inside = (starts >= after) & (starts < before)
         first = starts[inside][offset : offset + 1]
         found = (
-            self._system.store.asleep_between(window_id, int(first[0]), before, limit) if len(first) else []
+            self._system.store.pruned_between(window_id, int(first[0]), before, limit) if len(first) else []
         )
         return PrunedGap(int(inside.sum()), int(sizes[inside].sum())), found
 

@@ -16,8 +16,8 @@ from halo_weave.cli.store import print_json as say_json
 from halo_weave.cli.terminal import plain
 from halo_weave.config import read_config, text_of
 from halo_weave.errors import BadInput
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import OWNER_NAME
+from halo_weave.store.sql_store import SqlStore
 
 _people = typer.Typer(help="Who has a key and a memory of their own here.", no_args_is_help=True)
 app.add_typer(_people, name="people")
@@ -33,7 +33,7 @@ _With = Annotated[str, typer.Argument(help=f"With whom; {OWNER_NAME!r} is whoeve
 
 
 @contextmanager
-def _opened(data: Data, *, change: bool = True) -> Iterator[tuple[Store, People]]:
+def _opened(data: Data, *, change: bool = True) -> Iterator[tuple[SqlStore, People]]:
     with open_or_create(data) if change else open_to_read(data) as store:
         yield store, People(store, now)
 
@@ -57,7 +57,7 @@ def people_list(data: Data = None, as_json: Json = False) -> None:
     """Who has a memory here."""
     with _opened(data, change=False) as (store, people):
         known = people.list()
-        windows = {one.id: len(store.reach(one.id).own) for one in known}
+        windows = {one.id: len(store.access_of(one.id).own) for one in known}
     if as_json:
         say_json(
             [
@@ -125,5 +125,5 @@ def _say(sentence: str) -> None:
     typer.echo(plain(sentence).plain)
 
 
-def _id_of(store: Store, window: str | None) -> str:
+def _id_of(store: SqlStore, window: str | None) -> str:
     return find_window(store.windows(), window).id if window is not None else ""

@@ -41,8 +41,8 @@ from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.state_file import remember_embedder
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import OWNER, StoredChunk
+from halo_weave.store.sql_store import SqlStore
 
 EmbedderFile = Annotated[
     str | None,
@@ -52,7 +52,7 @@ EmbedderFile = Annotated[
 
 @contextmanager
 def open_search(
-    store: Store, embedder: str | None, *, writes: bool = False, image: Path | None = None
+    store: SqlStore, embedder: str | None, *, writes: bool = False, image: Path | None = None
 ) -> Iterator[MemorySearch]:
     """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder, store.folder)
@@ -118,7 +118,7 @@ def search(
             else:
                 scored, plan = _would_wake(store, recall, words, budget, window, only)
                 told = {"budget": budget, "cost": plan.cost}
-                shown = {waking.key: str(waking.part) for waking in plan.wakes}
+                shown = {waking.key: str(waking.part) for waking in plan.chunks}
             status = recall.status()
         records = {record.key: record for record in store.chunks_by_key(shown)}
         tags = store.chunk_tags(shown)
@@ -152,14 +152,14 @@ def search(
         typer.echo(f"{told['cost']} of {with_count(budget, 'token')}", err=True)
 
 
-def _settings(store: Store, window: str | None) -> Settings:
+def _settings(store: SqlStore, window: str | None) -> Settings:
     """Those of the memory, or of a window in it."""
     record = store.window(window) if window else None
     return effective_settings(store, record, configured_settings(read_config()))
 
 
 def _would_wake(
-    store: Store, recall: MemorySearch, words: str, budget: int, window: str | None, only: SearchFilter
+    store: SqlStore, recall: MemorySearch, words: str, budget: int, window: str | None, only: SearchFilter
 ) -> tuple[dict[ChunkKey, RecallHit], RecallPlan]:
     """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
     record = store.window(window) if window else None
@@ -168,7 +168,7 @@ def _would_wake(
         budget,
         _settings(store, window),
         store=store,
-        recall=recall,
+        search=recall.search,
         now=now(),
         window_id=window or "",
         live={one.key for one in store.live(window)} if window else (),

@@ -28,8 +28,8 @@ from halo_weave.errors import BadInput, StoreCorrupt
 from halo_weave.paths import captures_folder, index_snapshot_file, kv_cache_folder
 from halo_weave.search.embedding_worker import is_outdated
 from halo_weave.search.index_snapshot import delete_snapshot
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import ExportFilter, VerifyFinding, WindowRecord
+from halo_weave.store.sql_store import SqlStore
 
 LAST_TURN = 2**63 - 1
 Target = Annotated[Path, typer.Argument(help="File to write. It must not exist yet.")]
@@ -39,17 +39,17 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def open_or_create(data: Path | None) -> Store:
+def open_or_create(data: Path | None) -> SqlStore:
     """For commands that make a memory where none is."""
     return open_store(memory_place(data))
 
 
-def open_to_read(data: Path | None) -> Store:
+def open_to_read(data: Path | None) -> SqlStore:
     """For commands that change nothing; they work on a read-only disk, too."""
     return open_store(memory_place(data), read_only=True)
 
 
-def open_to_change(data: Path | None) -> Store:
+def open_to_change(data: Path | None) -> SqlStore:
     """For commands that change what is there: where nothing is, they make no memory."""
     open_to_read(data).close()
     return open_or_create(data)

@@ -32,7 +32,7 @@ from halo_weave.cli.store import (
 from halo_weave.cli.terminal import plain, printable, with_count
 from halo_weave.config import read_config
 from halo_weave.errors import BadInput
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 
 memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
 app.add_typer(memory, name="memory")
@@ -210,7 +210,9 @@ def notes(
 
 
 @contextmanager
-def _remembering(store: Store, embedder: str | None, *, writes: bool = False) -> Iterator[StructuredMemory]:
+def _remembering(
+    store: SqlStore, embedder: str | None, *, writes: bool = False
+) -> Iterator[StructuredMemory]:
     """The memory as the AI has it: found by meaning, and kept with the talk that explains it."""
     with open_search(store, embedder, writes=writes) as recall:
         yield StructuredMemory(store, search=snapshot_search(store, recall), embedder=recall.embedder)

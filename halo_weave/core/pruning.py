@@ -22,7 +22,7 @@ class PruneReason(StrEnum):
     OLDEST = "oldest of the dimmest"  # others that could go were as dim, and younger
     PAIR = "with its pair"  # the anchor of a turn whose question or answer went
     USER = "by the user"
-    STAYS = "stays on this machine"  # it may not be sent where the model runs
+    PRIVATE = "stays on this machine"  # it may not be sent where the model runs
     NO_ROOM = "no room"  # a part of a document that is longer than what the model has room for
     TURN_OVER = "turn over"  # a thought, or what a tool said: live only while its turn lasts
 
@@ -42,14 +42,14 @@ class Prune:
 class PrunePlan:
     budget: int
     after: int  # size of the window, frames and system prompt included
-    goes: tuple[Prune, ...]
+    chunks: tuple[Prune, ...]
     current: frozenset[int] = frozenset()  # turns that could not go
     kept: frozenset[ChunkKey] = frozenset()  # and chunks
     goal: int | None = None  # down to which it goes on, if that is less than the budget
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
-        return tuple(prune.key for prune in self.goes)
+        return tuple(prune.key for prune in self.chunks)
 
     @property
     def over(self) -> int:

@@ -72,14 +72,14 @@ class PlannedResurrection:
 class RecallPlan:
     room: int
     cost: int
-    wakes: tuple[PlannedResurrection, ...]  # in the order they were taken
+    chunks: tuple[PlannedResurrection, ...]  # in the order they were taken
     passed_over: tuple[
         PlannedResurrection, ...
     ] = ()  # hits that did not fit, with what they and their pairs would cost
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
-        return tuple(waking.key for waking in self.wakes)
+        return tuple(waking.key for waking in self.chunks)
 
 
 def resurrection_room(
@@ -101,7 +101,7 @@ def resurrection_room(
 
 def plan_recall(
     hits: Iterable[RecallHit],
-    sleepers: Mapping[ChunkKey, RecallCandidate],
+    candidates: Mapping[ChunkKey, RecallCandidate],
     room: int,
     *,
     live: Collection[ChunkKey] = (),
@@ -120,9 +120,9 @@ def plan_recall(
 
     def price(key: ChunkKey) -> float:
         """What its length takes off from the worth of a chunk."""
-        return thrift * log(max(1, sleepers[key].tokens + (frame_tokens or {}).get(key.role, 0)))
+        return thrift * log(max(1, candidates[key].tokens + (frame_tokens or {}).get(key.role, 0)))
 
-    ranked = _ranked(hits, sleepers, live, price)
+    ranked = _ranked(hits, candidates, live, price)
     awake = {key.turn_id for key in live}
     taken: dict[ChunkKey, PlannedResurrection] = {}
     passed: list[PlannedResurrection] = []
@@ -136,10 +136,10 @@ def plan_recall(
         for key, part in members:
             if key in taken or key in live:
                 continue
-            cost = sleepers[key].tokens
+            cost = candidates[key].tokens
             if key.turn_id not in awake and key.turn_id not in turns:
                 cost += (frame_tokens or {}).get(key.role, 0)
-                cost += (stamps or {}).get((sleepers[key].window, key.role), 0)
+                cost += (stamps or {}).get((candidates[key].window, key.role), 0)
                 turns.add(key.turn_id)
             wakes.append(PlannedResurrection(key, part, hit.key, hit.similarity, cost))
         total = sum(waking.cost for waking in wakes)
@@ -150,7 +150,7 @@ def plan_recall(
         taken.update((waking.key, waking) for waking in wakes)
         return None
 
-    for hit, members, is_hit in _steps(ranked, sleepers, pairs, price):
+    for hit, members, is_hit in _steps(ranked, candidates, pairs, price):
         if is_hit:
             cost = take(hit, members)
             if cost is not None:
@@ -164,7 +164,7 @@ def plan_recall(
 
 def _ranked(
     hits: Iterable[RecallHit],
-    sleepers: Mapping[ChunkKey, RecallCandidate],
+    candidates: Mapping[ChunkKey, RecallCandidate],
     live: Collection[ChunkKey],
     price: Callable[[ChunkKey], float],
 ) -> list[RecallHit]:
@@ -174,13 +174,13 @@ def _ranked(
             raise BadInput(f"The similarity of chunk {hit.key} is not a number.")
         if hit.key in live:
             continue
-        if hit.key not in sleepers:
+        if hit.key not in candidates:
             raise UnknownChunk(f"Chunk {hit.key} is neither live nor asleep.")
         if hit.key not in best or best[hit.key].similarity < hit.similarity:
             best[hit.key] = hit
 
     def rank(hit: RecallHit) -> tuple[float, float, int]:
-        sleeper = sleepers[hit.key]
+        sleeper = candidates[hit.key]
         return price(hit.key) - hit.similarity, -sleeper.peak, -sleeper.start
 
     return sorted(best.values(), key=rank)
@@ -188,7 +188,7 @@ def _ranked(
 
 def _steps(
     ranked: list[RecallHit],
-    sleepers: Mapping[ChunkKey, RecallCandidate],
+    candidates: Mapping[ChunkKey, RecallCandidate],
     pairs: PairOrder,
     price: Callable[[ChunkKey], float],
 ) -> list[tuple[RecallHit, list[tuple[ChunkKey, ResurrectReason]], bool]]:
@@ -197,7 +197,7 @@ def _steps(
     for hit in ranked:
         worth = hit.similarity - price(hit.key)
         own = [(hit.key, ResurrectReason.HIT)]
-        brought = _pairs(sleepers[hit.key], sleepers) if pairs != "off" else []
+        brought = _pairs(candidates[hit.key], candidates) if pairs != "off" else []
         if pairs == "with":
             steps.append((-worth, 0, (hit, own + brought, True)))
             continue
@@ -209,9 +209,9 @@ def _steps(
 
 
 def _pairs(
-    sleeper: RecallCandidate, sleepers: Mapping[ChunkKey, RecallCandidate]
+    sleeper: RecallCandidate, candidates: Mapping[ChunkKey, RecallCandidate]
 ) -> list[tuple[ChunkKey, ResurrectReason]]:
-    """Pairs that can wake up: a deleted one, or one that never was, is not among the sleepers."""
+    """Pairs that can wake up: a deleted one, or one that never was, is not among the candidates."""
     key = sleeper.key
     if key.role is Role.SYSTEM:
         return []
@@ -219,4 +219,4 @@ def _pairs(
     wanted = [(sleeper.pair_key, pair_key)] if sleeper.pair_key else []
     if key.chunk_id:
         wanted.append((ChunkKey(key.turn_id, 0, key.role), ResurrectReason.ANCHOR))
-    return [(pair, part) for pair, part in wanted if pair in sleepers]
+    return [(pair, part) for pair, part in wanted if pair in candidates]

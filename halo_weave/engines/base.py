@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.brightness import Capture as Capture
-from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.tokens import ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.engines.templates.messages import ChatMessage, ChatPrompt
 from halo_weave.engines.templates.model_template import TemplateFacts
@@ -368,37 +367,3 @@ class SearchFilter:
 
 
 NO_FILTER = SearchFilter()
-
-
-class MemorySearch(Protocol):
-    """Search over all that was said."""
-
-    def expect(self, text: str) -> None:
-        """This text will be searched for soon."""
-
-    def search(
-        self,
-        text: str,
-        *,
-        window: str | None = None,
-        limit: int = 50,
-        now: datetime,
-        user_weight: float = 1.5,
-        mmr_lambda: float | None = None,
-        only: SearchFilter = NO_FILTER,
-    ) -> Sequence[RecallHit]: ...
-
-    def embedder(self, timeout: float | None = None) -> Embedder | None:
-        """The embedder once it is there, for whoever needs vectors of other texts; None if there is none."""
-
-    def embed_soon(self) -> None:
-        """New chunks are in the store: embed them when there is time."""
-
-    def forget(self) -> None:
-        """The memory was cleared."""
-
-    def reopen(self) -> None:
-        """The memory has the vectors of another embedder now."""
-
-    def status(self) -> Mapping[str, Any]: ...
-    def close(self) -> None: ...

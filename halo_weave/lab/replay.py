@@ -219,7 +219,7 @@ class _Run:
             kept=[ChunkKey.parse(key) for key in step["kept"]],
             pairs=self.settings.pairs_asleep,
         )
-        self.sleep([(one.key, one.brightness, one.why) for one in plan.goes])
+        self.sleep([(one.key, one.brightness, one.why) for one in plan.chunks])
 
     # Inside
 

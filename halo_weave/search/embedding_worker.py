@@ -17,8 +17,8 @@ import numpy as np
 from halo_weave.engines.base import Embedder, Vectors
 from halo_weave.errors import HaloWeaveError, StoreBusy, UnknownGeneration
 from halo_weave.search.related_words import RelatedWords, related_words_file
-from halo_weave.store.protocol import Serving, Store
-from halo_weave.store.records import ChunksToEmbed, VectorGeneration
+from halo_weave.store.records import ChunksToEmbed, Serving, VectorGeneration
+from halo_weave.store.sql_store import SqlStore
 
 METHOD = 2  # of making passages: vectors by another one are older. 1 put the date in front of each passage
 LEAST_WORDS = 10  # a shorter sentence joins the next: alone it says too little to be found by
@@ -77,7 +77,7 @@ def _same_embedder(generation: Serving, embedder: Embedder) -> bool:
     return (name, generation.dimension) == (embedder.name, embedder.dimension)
 
 
-def embed_batch(store: Store, embedder: Embedder, generation: int, limit: int = WORKER_BATCH) -> int:
+def embed_batch(store: SqlStore, embedder: Embedder, generation: int, limit: int = WORKER_BATCH) -> int:
     """Embed some of the chunks that lack a vector; 0 when none does."""
     wanted = store.wanted(generation, limit)
     # Another process may have cleared the memory since: what is gone needs no vector.
@@ -111,7 +111,7 @@ class EmbeddingWorker:
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         open_embedder: Callable[[], Embedder] | None,
         *,
         now: Callable[[], datetime],
@@ -281,7 +281,7 @@ REINDEX_BATCH = (
 
 
 def reindex(
-    store: Store,
+    store: SqlStore,
     embedder: Embedder,
     *,
     now: Callable[[], datetime],

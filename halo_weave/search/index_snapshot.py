@@ -33,8 +33,8 @@ from halo_weave.search.vector_index import (
     parts_of,
     row_size,
 )
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import Numbers
+from halo_weave.store.sql_store import SqlStore
 
 log = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
@@ -57,7 +57,7 @@ class LoadedIndex:
 
 
 def open_snapshot(
-    path: Path, store: Store, generation: int, *, vectors: bool, writes: bool
+    path: Path, store: SqlStore, generation: int, *, vectors: bool, writes: bool
 ) -> LoadedIndex | None:
     """What a file holds of this memory, if it fits. `vectors`: whether it must have them."""
     try:
@@ -99,7 +99,7 @@ class IndexSnapshot:
             self.index, self.rows = loaded.index.snapshot()
 
 
-def write_snapshot(path: Path, store: Store, generation: int, snapshot: IndexSnapshot) -> None:
+def write_snapshot(path: Path, store: SqlStore, generation: int, snapshot: IndexSnapshot) -> None:
     """Whole or not at all, readable by the owner only."""
     if sys.byteorder != "little":
         return

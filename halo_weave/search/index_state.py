@@ -22,7 +22,8 @@ from halo_weave.search.index_snapshot import (
 )
 from halo_weave.search.ranking import NegativeFeedback
 from halo_weave.search.vector_index import SnapshotDamaged, VectorIndex
-from halo_weave.store.protocol import Store, VectorSearch
+from halo_weave.store.records import VectorSearch
+from halo_weave.store.sql_store import SqlStore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class IndexState:
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         open_embedder: Callable[[], Embedder] | None,
         *,
         writes: bool = True,

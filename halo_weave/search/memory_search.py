@@ -36,7 +36,7 @@ from halo_weave.search.ranking import (
 )
 from halo_weave.search.related_words import add_related_words
 from halo_weave.search.vector_index import BLOCK, FetchedVectors, VectorIndex, cosine_similarity
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 
 SHORTLIST = 400  # chunks that each way of searching may put forward
 EXPANDED_NEAREST = 100  # of the nearest in meaning, whose neighbours are looked at as well
@@ -57,7 +57,7 @@ class MemorySearch(IndexState):
 
     def __init__(
         self,
-        store: Store,
+        store: SqlStore,
         open_embedder: Callable[[], Embedder] | None,
         *,
         weights: Weights | None = None,

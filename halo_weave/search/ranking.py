@@ -12,7 +12,7 @@ import numpy.typing as npt
 from halo_weave.core.terms import query_terms
 from halo_weave.search.chunk_table import ChunkTable, Rows
 from halo_weave.search.vector_index import FetchedVectors, VectorIndex, cosine_similarity
-from halo_weave.store.protocol import SearchIndex, Store
+from halo_weave.store.sql_store import SqlStore
 
 Floats = npt.NDArray[np.float32]
 MAX_TERM_CHUNKS = 20_000  # a term that more chunks hold tells little and costs much: it is left out
@@ -44,7 +44,7 @@ class TermHits:
 
 
 def find_terms(
-    store: SearchIndex,
+    store: SqlStore,
     outline: ChunkTable,
     terms: Mapping[str, str],
     *,
@@ -231,7 +231,7 @@ MAX_WORD_CHUNKS = 200  # chunks that hold a word, in a memory of any size: more 
 
 
 def expand_from_hits(
-    store: Store,
+    store: SqlStore,
     outline: ChunkTable,
     rows: Rows,
     evidence: Floats,

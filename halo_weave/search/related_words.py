@@ -17,7 +17,7 @@ from halo_weave.core.terms import STOP_WORDS, detect_language, stems, terms
 from halo_weave.engines.base import Embedder, Vectors
 from halo_weave.search.chunk_table import ChunkTable
 from halo_weave.search.ranking import TermHits, find_terms
-from halo_weave.store.protocol import SearchIndex
+from halo_weave.store.sql_store import SqlStore
 
 MIN_SPREADS = 3.9  # above the cosine of any two words: those are akin. With MiniLM that is a cosine of 0.5
 SAMPLE = 1_000  # words that tell what cosine is ordinary
@@ -166,7 +166,7 @@ def add_related_words(
     table: RelatedWords,
     share: float,
     *,
-    store: SearchIndex,
+    store: SqlStore,
     outline: ChunkTable,
     window: str | None = None,
 ) -> tuple[list[TermHits], list[TermHits]]:

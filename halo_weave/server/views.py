@@ -258,7 +258,7 @@ class RecallPreview(Output):
             tokens=preview.tokens,
             room=plan.room,
             cost=plan.cost,
-            wakes=told(plan.wakes),
+            wakes=told(plan.chunks),
             passed_over=len(plan.passed_over),
             over=told(plan.passed_over[:MAX_PASSED_OVER]),
             near=told(preview.near),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from halo_weave.core.attribution import Attribution, ChunkShare
 from halo_weave.core.tokens import ChunkKey, Role
+from halo_weave.store.access import StoreHandle, checks_access, reads_window, server_only
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import moment, pack_sources, unpack_sources
 from halo_weave.store.records import ChunkUse, Json, MostUsed, ReplySource
@@ -14,7 +15,6 @@ from halo_weave.store.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
     VISIBLE,
-    SqlMixin,
     chunk_number,
     chunk_records,
     json_array,
@@ -50,13 +50,15 @@ PARTS = """WITH RECURSIVE parts (number) AS (
 )"""
 
 
-class SqlAttribution(SqlMixin):
+class SqlAttribution(StoreHandle):
+    @server_only
     def save_use(
         self,
         turn_id: int,
         use: Attribution | None,
         woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None,
     ) -> None:
+        """What a stored reply took from chunks, if it is known, and which woke up for it and why. What is known stays."""
         with self._db.writing() as db:
             db.executemany(
                 """INSERT INTO remembered (turn, chunk, reason)
@@ -70,7 +72,11 @@ class SqlAttribution(SqlMixin):
             )
             insert_attribution(db, turn_id, chunks, use.nothing, pack_sources(use.tokens), use.start)
 
+    @checks_access
     def use_of(self, turn_id: int) -> Attribution | None:
+        """The same, without deleted chunks, merged ones by the key they have now; None if it is not known."""
+        if not self._readable_turns([turn_id]):
+            return None
         with self._db.reading() as db:
             row = db.execute("SELECT rest, tokens, start FROM sources WHERE turn = ?", (turn_id,)).fetchone()
             if row is None:
@@ -96,10 +102,15 @@ class SqlAttribution(SqlMixin):
             row[2],
         )
 
+    @checks_access
     def remembered(
         self, turn_ids: Iterable[int], *, least: float = 0.0
     ) -> dict[int, tuple[float, list[ReplySource]]]:
-        turns = json_array(turn_ids)
+        """By reply: its share from nothing in particular, and the chunks that woke up for it or gave it `least`.
+
+        What it answers is no memory, and not among them.
+        """
+        turns = json_array(self._readable_turns(turn_ids))
         with self._db.reading() as db:
             rest = db.execute(
                 "SELECT turn, rest FROM sources WHERE turn IN (SELECT value FROM json_each(?))", (turns,)
@@ -118,10 +129,15 @@ class SqlAttribution(SqlMixin):
         ):
             woken = None if reason is None else json.loads(reason)
             known = share if turn in used else None
-            found.setdefault(turn, (1.0, []))[1].append(ReplySource(record, known, woken))
+            sources = found.setdefault(turn, (1.0, []))[1]
+            if self._may_read(record.window):
+                sources.append(ReplySource(record, known, woken))
         return found
 
+    @checks_access
     def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:
+        """The replies that took something from a chunk, newest first; without the one that answers it."""
+        self._check_chunk(key)
         with self._db.reading() as db:
             rows = db.execute(
                 f"""{PARTS} SELECT t.id, t.window, t.said, sum(u.share) FROM uses u JOIN turns t ON t.id = u.turn
@@ -130,9 +146,15 @@ class SqlAttribution(SqlMixin):
                     GROUP BY t.id ORDER BY t.id DESC LIMIT ?""",
                 (chunk_number(db, key), limit),
             ).fetchall()
-        return [ChunkUse(turn, window, moment(said), share) for turn, window, said, share in rows]
+        return [
+            ChunkUse(turn, window, moment(said), share)
+            for turn, window, said, share in rows
+            if self._may_read(window)
+        ]
 
+    @reads_window
     def most_used(self, window_id: str, limit: int = 200) -> list[MostUsed]:
+        """The chunks that the window's replies took most from, the most first; what a reply answers does not count."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""{MERGED} SELECT c.turn, c.chunk, t.role, sum(u.share) AS share, group_concat(DISTINCT u.turn)

@@ -8,12 +8,12 @@ from typing import Any
 
 from halo_weave.core.tokens import Role
 from halo_weave.errors import BadInput
+from halo_weave.store.access import StoreHandle, checks_access, reads_window, writes_window
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import micros, moment
 from halo_weave.store.records import TurnRecord
 from halo_weave.store.rows import (
     READABLE_WINDOWS,
-    SqlMixin,
     check_window,
     json_array,
     pack_json,
@@ -26,16 +26,22 @@ _FIRST = datetime(1, 1, 2, tzinfo=UTC)
 MOST_ALIKE = 64  # turns with the same words that are looked at
 
 
-class SqlBranches(SqlMixin):
+class SqlBranches(StoreHandle):
+    @writes_window
     def switch(self, window_id: str, head: int, *, now: datetime) -> tuple[str, ...]:
+        """This turn becomes the window's last one; 0: nothing was said. Returns where something changed that is live."""
+        self._check_continues(window_id, head)
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
             db.check_lease(window_id)
             if head:
                 _known(db, head)
-            return move_head(db, window_id, head or None, micros(now))
+            windows = move_head(db, window_id, head or None, micros(now))
+        return self._readable_windows(windows)
 
+    @reads_window
     def branch(self, window_id: str, after: int = 0) -> list[TurnRecord]:
+        """The turns of the current branch with a later id than `after`, in order."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""WITH RECURSIVE line(id, parent) AS (
@@ -46,10 +52,13 @@ class SqlBranches(SqlMixin):
             ).fetchall()
         return [_turn(row) for row in rows]
 
+    @checks_access
     def turn_record(self, turn_id: int) -> TurnRecord:
+        self._check_turn(turn_id)
         with self._db.reading() as db:
             return _known(db, turn_id)
 
+    @checks_access
     def timeline(
         self,
         *,
@@ -60,6 +69,8 @@ class SqlBranches(SqlMixin):
         limit: int = 100,
         reader: str | None = None,
     ) -> list[TurnRecord]:
+        """Turns of current branches in the order of time. `after`: the time and id of the last one that is known."""
+        reader = self._person(reader)
         among = "" if reader is None else f"AND t.window IN ({READABLE_WINDOWS})"
         begin = max(micros(one) for one in (since, after and after[0], _FIRST) if one)
         with self._db.asking() as db:
@@ -79,15 +90,21 @@ class SqlBranches(SqlMixin):
             ).fetchall()
         return [_turn(row) for row in rows]
 
+    @checks_access
     def followers(self, turn_id: int, window_id: str) -> list[TurnRecord]:
+        """The turns that follow this one, in order; for 0, those of the window that follow none."""
+        if turn_id:
+            self._check_turn(turn_id)
         where = "t.parent = ?" if turn_id else "t.parent IS NULL AND t.window = ?"
         with self._db.asking() as db:
             rows = db.execute(
                 f"SELECT {TURN} FROM turns t WHERE {where} ORDER BY t.id", (turn_id or window_id,)
             ).fetchall()
-        return [_turn(row) for row in rows]
+        return [turn for turn in map(_turn, rows) if self._may_read(turn.window)]
 
+    @checks_access
     def siblings(self, turns: Iterable[int]) -> dict[int, list[int]]:
+        """For each of these turns all that follow the same turn, itself among them, in order."""
         with self._db.asking() as db:
             rows = db.execute(
                 """SELECT t.id, s.id FROM json_each(?1) j JOIN turns t ON t.id = CAST(j.value AS BIGINT)
@@ -96,14 +113,19 @@ class SqlBranches(SqlMixin):
                    SELECT t.id, s.id FROM json_each(?1) j JOIN turns t ON t.id = CAST(j.value AS BIGINT) AND t.parent IS NULL
                    JOIN turns s INDEXED BY turns_by_parent ON s.parent IS NULL AND s.window = t.window
                    ORDER BY 1, 2""",
-                (json_array(turns),),
+                (json_array(self._readable_turns(turns)),),
             ).fetchall()
+        readable = self._readable_turns(sibling for _, sibling in rows)
         found: dict[int, list[int]] = {}
         for turn, sibling in rows:
-            found.setdefault(turn, []).append(sibling)
+            if sibling in readable:
+                found.setdefault(turn, []).append(sibling)
         return found
 
+    @checks_access
     def marked(self, mark: int, *, window: str | None = None, reader: str | None = None) -> list[TurnRecord]:
+        """Turns with the mark of these words, newest first; at most a few dozen."""
+        reader = self._person(reader)
         among = "" if reader is None else f"AND t.window IN ({READABLE_WINDOWS})"
         with self._db.asking() as db:
             rows = db.execute(
@@ -113,7 +135,11 @@ class SqlBranches(SqlMixin):
             ).fetchall()
         return [_turn(row) for row in rows]
 
+    @checks_access
     def marks_before(self, turn_id: int, limit: int) -> list[tuple[int, int | None]]:
+        """Ids and marks of a turn and of those it follows, backwards."""
+        if not self._readable_turns([turn_id]):
+            return []
         with self._db.asking() as db:
             return db.execute(
                 """WITH RECURSIVE line(id, parent, mark, rest) AS (

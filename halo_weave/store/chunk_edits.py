@@ -13,6 +13,7 @@ from halo_weave.core.chunking import cut
 from halo_weave.core.tokens import Brightness, ChunkKey, Role, Tokens
 from halo_weave.core.turn_text import leading_stamps_length
 from halo_weave.errors import BadInput, UnknownChunk
+from halo_weave.store.access import StoreHandle, checks_access, server_only, writes_window
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import (
     informativeness_of,
@@ -29,7 +30,6 @@ from halo_weave.store.records import OWNER, Traces
 from halo_weave.store.rows import (
     READABLE_WINDOWS,
     VISIBLE,
-    SqlMixin,
     check_window,
     chunk_number,
     insert_chunk,
@@ -43,8 +43,12 @@ from halo_weave.store.rows import (
 from halo_weave.store.visibility import hide_chunks, restore_chunks
 
 
-class SqlTags(SqlMixin):
+class SqlTags(StoreHandle):
+    @checks_access
     def tag_chunk(self, key: ChunkKey, tags: Sequence[str], *, now: datetime, owner: str = OWNER) -> None:
+        """These are its tags from now on."""
+        self._check_chunk(key)
+        owner = self._person(owner) or OWNER
         with self._db.writing(durable=True) as db:
             number = chunk_number(db, key)
             if (
@@ -60,14 +64,16 @@ class SqlTags(SqlMixin):
             add_tags(db, number, [(owner, tag, micros(now)) for tag in tags])
             db.mark_changed([number])
 
+    @checks_access
     def chunk_tags(self, keys: Iterable[ChunkKey], *, owner: str = OWNER) -> dict[ChunkKey, tuple[str, ...]]:
-        wanted = {*keys}
+        """The tags of those that have any, in order."""
+        owner, wanted = self._person(owner) or OWNER, {*keys}
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT c.turn, c.chunk, t.role, g.tag FROM chunks c JOIN turns t ON t.id = c.turn
                     JOIN chunk_tags g ON g.chunk = c.number AND g.owner = ?
                     WHERE c.turn IN (SELECT value FROM json_each(?)) AND {VISIBLE} ORDER BY g.tag""",
-                (owner, json_array({key.turn_id for key in wanted})),
+                (owner, json_array(self._readable_turns({key.turn_id for key in wanted}))),
             ).fetchall()
         found: dict[ChunkKey, tuple[str, ...]] = {}
         for turn, chunk, role, tag in rows:
@@ -76,9 +82,12 @@ class SqlTags(SqlMixin):
                 found[key] = (*found.get(key, ()), tag)
         return found
 
+    @checks_access
     def tagged(self, tags: Collection[str], *, owner: str = OWNER) -> dict[ChunkKey, int]:
+        """The chunks that have one of these tags, with their numbers."""
         if not tags:
             return {}
+        owner = self._person(owner) or OWNER
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT DISTINCT c.turn, c.chunk, t.role, c.number FROM chunk_tags g
@@ -86,15 +95,22 @@ class SqlTags(SqlMixin):
                     WHERE g.owner = ? AND g.tag IN ({", ".join("?" * len(tags))}) AND {VISIBLE}""",
                 (owner, *tags),
             ).fetchall()
-        return {ChunkKey(turn, chunk, Role(role)): number for turn, chunk, role, number in rows}
+        readable = self._readable_turns({turn for turn, *_ in rows})
+        return {
+            ChunkKey(turn, chunk, Role(role)): number
+            for turn, chunk, role, number in rows
+            if turn in readable
+        }
 
+    @checks_access
     def tag_counts(self, *, owner: str = OWNER) -> dict[str, int]:
+        """How many chunks that someone may read have each of their tags."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT g.tag, count(*) FROM chunk_tags g JOIN chunks c ON c.number = g.chunk
                     WHERE g.owner = :reader AND {VISIBLE} AND c.window IN ({READABLE_WINDOWS})
                     GROUP BY g.tag ORDER BY g.tag""",
-                {"reader": owner},
+                {"reader": self._person(owner) or OWNER},
             ).fetchall()
         return dict(rows)
 
@@ -137,8 +153,15 @@ class _ChunkInWindow:
     row: tuple[Any, ...]  # since and woken, or slept and reason
 
 
-class SqlChunkEdits(SqlMixin):
+class SqlChunkEdits(StoreHandle):
+    @writes_window
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
+        """The chunk joins the one before it in its turn and goes by that one's key, which is returned.
+
+        Both must be live here. Refused while another window has one of them live, since its tokens would change
+        under it; where they sleep, they sleep on as one.
+        """
+        self._check_changes([key])
         when = micros(now)
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
@@ -194,7 +217,11 @@ class SqlChunkEdits(SqlMixin):
             record_events(db, [(None, first, when, "merged", pack_json({"chunk_id": key.chunk_id}))])
         return into
 
+    @checks_access
     def deletion_of(self, key: ChunkKey) -> tuple[ChunkKey, ...]:
+        """What goes when this chunk is deleted: the pair of turns for a question's opening or any part of an answer,
+        else the chunk alone. The same set comes back when it is undeleted."""
+        self._check_chunk(key)
         with self._db.reading() as db:
             chunk_number(db, key)
             turns = [key.turn_id]
@@ -210,7 +237,11 @@ class SqlChunkEdits(SqlMixin):
             ).fetchall()
         return tuple(ChunkKey(turn, chunk, Role(role)) for turn, chunk, role in rows)
 
+    @checks_access
     def holders(self, keys: Sequence[ChunkKey]) -> dict[str, bool]:
+        """Windows that hold one of these chunks, live or asleep: there a model has read them. And whether the window reads
+        some chunk with other tokens than it was said with."""
+        self._check_changes(keys)
         with self._db.reading() as db:
             numbers = json_array([chunk_number(db, key) for key in keys])
             held = {
@@ -230,7 +261,10 @@ class SqlChunkEdits(SqlMixin):
             }
         return {window: window in own for window in sorted(held)}
 
+    @checks_access
     def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
+        """Out of every window and every search, until undeleted. The record stays. Returns where they were live."""
+        self._check_changes(keys)
         when = micros(now)
         with self._db.writing(durable=True) as db:
             numbers = [number for number, deleted in _existing(db, keys) if deleted is None]
@@ -241,9 +275,12 @@ class SqlChunkEdits(SqlMixin):
             windows = hide_chunks(db, numbers, "deleted", when)
             remove_from_search(db, numbers)
             record_events(db, [(None, number, when, "deleted", "{}") for number in numbers])
-        return windows
+        return self._readable_windows(windows)
 
+    @checks_access
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
+        """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
+        self._check_changes(keys)
         when = micros(now)
         with self._db.writing(durable=True) as db:
             numbers = [number for number, deleted in _existing(db, keys) if deleted is not None]
@@ -254,9 +291,12 @@ class SqlChunkEdits(SqlMixin):
             )
             windows = restore_chunks(db, numbers)
             record_events(db, [(None, number, when, "undeleted", "{}") for number in numbers])
-        return windows
+        return self._readable_windows(windows)
 
+    @server_only
     def split_long_chunks(self, most: int, *, now: datetime) -> int:
+        """Chunks of more than so many tokens, and more than 256, that are live nowhere are cut into parts, each at its
+        place. So all that was ever said can wake up. Returns how many there were."""
         done = 0
         with self._db.asking() as db:
             numbers = [
@@ -272,7 +312,10 @@ class SqlChunkEdits(SqlMixin):
                 done += _split_chunk(db, number, most, micros(now))
         return done
 
+    @checks_access
     def add_negative_feedback(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
+        """The wrong memory for questions like this one. None takes all such marks of the chunk back."""
+        self._check_changes([key])
         when = micros(now)
         with self._db.writing(durable=True) as db:
             number = chunk_number(db, key)
@@ -289,11 +332,16 @@ class SqlChunkEdits(SqlMixin):
             record_events(db, [(None, number, when, event, detail)])
             db.mark_changed([number])
 
+    @server_only
     def negative_feedback(self) -> list[tuple[int, str]]:
+        """The numbers of the chunks that were marked, each with a question that it is wrong for."""
         with self._db.asking() as db:
             return db.execute("SELECT chunk, question FROM wrong ORDER BY made").fetchall()
 
+    @checks_access
     def resurrection_count(self, key: ChunkKey) -> int:
+        """How often it woke up, in all windows."""
+        self._check_chunk(key)
         with self._db.reading() as db:
             asked = (chunk_number(db, key),)
             return int(
@@ -469,8 +517,11 @@ def _concatenated_traces(traces: Sequence[Traces | None], sizes: Sequence[int]) 
     return np.hstack([gap if one is None else one for one, gap in zip(traces, unknown, strict=True)])
 
 
-class SqlTimestampRemoval(SqlMixin):
+class SqlTimestampRemoval(StoreHandle):
+    @server_only
     def remove_timestamps(self, *, now: datetime) -> int:
+        """Stored replies lose the time stamps that they begin with; the history keeps them. Done once for a memory, and
+        again after an import. Returns how many replies began with one."""
         with self._db.reading() as db:
             if db.execute("SELECT stamps_removed FROM memory").fetchone()[0]:
                 return 0

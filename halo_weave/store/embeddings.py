@@ -12,50 +12,48 @@ from halo_weave.core.quantization import pack_codes, packed_size, unpack_codes
 from halo_weave.core.resurrection import RecallCandidate
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, UnknownGeneration
-from halo_weave.store.database import Connection
+from halo_weave.store.access import StoreHandle, checks_access, server_only
+from halo_weave.store.database import Connection, Database
 from halo_weave.store.encoding import maybe_moment, micros, moment
-from halo_weave.store.protocol import Serving
 from halo_weave.store.records import (
     ChunkPlace,
     ChunksToEmbed,
     IndexChanges,
     Numbers,
+    Serving,
     VectorGeneration,
     Vectors,
 )
-from halo_weave.store.rows import ROWS_PER_STEP, VISIBLE, SqlMixin, json_array, pack_json, request_embedding
+from halo_weave.store.rows import ROWS_PER_STEP, VISIBLE, json_array, pack_json, request_embedding
 
 STREAM = 2_000  # vectors read at a time
 MAX_SNAPSHOTS = 64  # that are known; more than servers that use one memory
 NOT_ASIDE = "chunk NOT IN (SELECT number FROM chunks WHERE aside = 1)"  # a chunk aside keeps its vectors
 
 
-class SqlEmbeddings(SqlMixin):
+class SqlEmbeddings(StoreHandle):
     # Vectors
 
+    @server_only
     def generations(self) -> list[VectorGeneration]:
-        with self._db.asking() as db:
-            rows = db.execute(
-                """SELECT id, model, dimension, state, created, completed,
-                       (SELECT count(*) FROM vectors WHERE generation = g.id),
-                       (SELECT count(*) FROM wanted WHERE generation = g.id)
-                   FROM generations g ORDER BY id"""
-            ).fetchall()
-        return [
-            VectorGeneration(
-                number, model, dimension, state, moment(created), maybe_moment(completed), vectors, wanted
-            )
-            for number, model, dimension, state, created, completed, vectors, wanted in rows
-        ]
+        """All of them, with the figures of each. Counting takes longer the more there is."""
+        return list(all_generations(self._db))
 
+    @server_only
     def serving(self) -> Serving | None:
+        """The current generation, at once."""
         with self._db.asking() as db:
             row = db.execute(
                 "SELECT id, model, dimension FROM generations WHERE state = 'current'"
             ).fetchone()
         return Serving(*row) if row else None
 
+    @server_only
     def begin_generation(self, model: str, dimension: int, *, now: datetime) -> VectorGeneration:
+        """The generation of this embedder: the current one, one half built, or a new one that wants every chunk.
+
+        The first generation of a memory is current at once; a later one is built beside it until `complete_generation`.
+        """
         if dimension < 1:
             raise BadInput(f"An embedder with {dimension} dimensions cannot be used.")
         with self._db.writing() as db:
@@ -76,7 +74,9 @@ class SqlEmbeddings(SqlMixin):
                 )
         return next(generation for generation in self.generations() if generation.id == row[0])
 
+    @server_only
     def wanted(self, generation: int, limit: int) -> ChunksToEmbed:
+        """Chunks whose vector is missing or out of date, newest first: what was just said is asked for soonest."""
         with self._db.reading() as db:
             rows = db.execute(
                 "SELECT chunk FROM wanted WHERE generation = ? ORDER BY chunk DESC LIMIT ?",
@@ -84,9 +84,14 @@ class SqlEmbeddings(SqlMixin):
             ).fetchall()
             return ChunksToEmbed(np.array([row[0] for row in rows], np.int64), db.last_change())
 
+    @server_only
     def add_vectors(
         self, generation: int, wanted: ChunksToEmbed, vectors: Vectors, counts: Sequence[int] | None = None
     ) -> int:
+        """Vectors of `wanted.numbers`, in that order: one for each chunk, or as many as `counts` says.
+
+        A chunk deleted meanwhile gets none; one changed stays wanted. Returns how many chunks got theirs.
+        """
         each = [1] * len(wanted.numbers) if counts is None else list(counts)
         if len(each) != len(wanted.numbers) or min(each, default=1) < 1:
             raise BadInput("Every chunk needs at least one vector.")
@@ -122,13 +127,17 @@ class SqlEmbeddings(SqlMixin):
             db.mark_changed([number for number, _ in rows])
         return len(rows)
 
+    @server_only
     def request_embeddings(self, numbers: Iterable[int]) -> None:
+        """Ask for new vectors of these chunks, in every generation that serves or is being built."""
         with self._db.writing() as db:
             touched = [int(number) for number in numbers]
             db.mark_changed(touched)
             request_embedding(db, touched)
 
+    @server_only
     def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]:
+        """All vectors of a generation in blocks, as of one moment. A chunk's number stands with each of its vectors."""
         with self._db.reading() as db:
             dimension, _ = _embedder(db, generation)
             cursor = db.stream(
@@ -137,7 +146,9 @@ class SqlEmbeddings(SqlMixin):
             while rows := cursor.fetchmany(STREAM):
                 yield _block(rows, dimension)
 
+    @server_only
     def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]:
+        """The vectors that these chunks have, with the numbers of those chunks."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT chunk, vector, (SELECT dimension FROM generations WHERE id = ?1) FROM vectors
@@ -150,7 +161,9 @@ class SqlEmbeddings(SqlMixin):
             dimension, _ = _embedder(db, generation)
         return _block([], dimension)
 
+    @server_only
     def complete_generation(self, generation: int, *, now: datetime) -> None:
+        """From now on this generation serves. Refused while it still lacks vectors."""
         with self._db.writing() as db:
             row = db.execute("SELECT state FROM generations WHERE id = ?", (generation,)).fetchone()
             if row is None or row[0] == "retired":
@@ -175,7 +188,9 @@ class SqlEmbeddings(SqlMixin):
                 "DELETE FROM wanted WHERE generation IN (SELECT id FROM generations WHERE state = 'retired')"
             )
 
+    @server_only
     def delete_old_vectors(self) -> int:
+        """Remove the vectors of retired generations, in small steps that let others write. Returns how many went."""
         swept = 0
         while True:
             with self._db.writing() as db:
@@ -190,11 +205,15 @@ class SqlEmbeddings(SqlMixin):
 
     # What changed
 
+    @server_only
     def sequence(self) -> int:
+        """A number that grows with every change of a chunk: while it is the same, nothing changed."""
         with self._db.asking() as db:
             return db.last_change()
 
+    @server_only
     def changes(self, since: int) -> IndexChanges:
+        """Chunks said, changed, embedded, merged, deleted or undeleted after this point of the sequence."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT n.chunk, {VISIBLE} FROM changes n JOIN chunks c ON c.number = n.chunk
@@ -209,7 +228,10 @@ class SqlEmbeddings(SqlMixin):
 
     # Images of the index
 
+    @server_only
     def record_index_snapshot(self, mark: str, generation: int) -> bool:
+        """A file holds what the index of a generation is at this moment, or was before. Its mark stays until the memory
+        is cleared or repaired, or some dozens came after it. False: the generation is gone, so the file is of no use."""
         schema = self._db.schema()
         with self._db.writing() as db:
             db.execute("DELETE FROM images WHERE id <= (SELECT max(id) FROM images) - ?", (MAX_SNAPSHOTS,))
@@ -219,7 +241,9 @@ class SqlEmbeddings(SqlMixin):
             )
             return noted.rowcount == 1
 
+    @server_only
     def knows_index_snapshot(self, mark: str) -> bool:
+        """Whether this memory is the one that the file was made of, or went on from it. A backup from before is not."""
         schema = self._db.schema()
         with self._db.asking() as db:
             sql = "SELECT 1 FROM images WHERE mark = ? AND schema = ?"
@@ -227,7 +251,10 @@ class SqlEmbeddings(SqlMixin):
 
     # What belongs together
 
+    @server_only
     def outline(self, since: int = 0) -> Iterator[ChunkPlace]:
+        """Where the chunks stand that were said or changed after this point of the sequence, in any order, as of one
+        moment."""
         with self._db.reading() as db:
             rows = db.stream(
                 f"""SELECT c.number, c.turn, c.chunk, t.role, c.window, c.start, t.said, t.speaker, c.told
@@ -237,7 +264,12 @@ class SqlEmbeddings(SqlMixin):
             )
             yield from map(ChunkPlace._make, rows)
 
-    def sleepers(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, RecallCandidate]:
+    @checks_access
+    def recall_candidates(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, RecallCandidate]:
+        """What a resurrection plan needs of these chunks and of the openings that come with them. Live, deleted and
+        merged chunks are left out."""
+        if window_id:
+            self.check_reads(window_id)
         with self._db.asking() as db:
             rows = db.execute(
                 """WITH asked AS (
@@ -260,12 +292,30 @@ class SqlEmbeddings(SqlMixin):
             ).fetchall()
         found = {}
         for turn, chunk, role, start, tokens, peak, other, other_role, window, thought, said in rows:
+            if not self._may_read(window):
+                continue
             key = ChunkKey(turn, chunk, Role(role))
             pair_key = None if other is None else ChunkKey(other, 0, Role(other_role))
             found[key] = RecallCandidate(
                 key, tokens, peak, start, pair_key, window, bool(thought), moment(said)
             )
         return found
+
+
+def all_generations(database: Database) -> tuple[VectorGeneration, ...]:
+    with database.asking() as db:
+        rows = db.execute(
+            """SELECT id, model, dimension, state, created, completed,
+                   (SELECT count(*) FROM vectors WHERE generation = g.id),
+                   (SELECT count(*) FROM wanted WHERE generation = g.id)
+               FROM generations g ORDER BY id"""
+        ).fetchall()
+    return tuple(
+        VectorGeneration(
+            number, model, dimension, state, moment(created), maybe_moment(completed), vectors, wanted
+        )
+        for number, model, dimension, state, created, completed, vectors, wanted in rows
+    )
 
 
 def _embedder(db: Connection, generation: int) -> tuple[int, str]:

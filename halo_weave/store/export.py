@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime
 from itertools import groupby
 from typing import Any
 
+from halo_weave.store.access import StoreHandle, checks_access
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import dequantized_floats, micros, pack_sources, unpack_sources, unpack_tokens
 from halo_weave.store.exchange_format import FORMAT, VERSION, base64_of, iso_time, tokens_out
 from halo_weave.store.json_stream import write_object
-from halo_weave.store.protocol import Progress, silent
-from halo_weave.store.records import ExportFilter
-from halo_weave.store.rows import READABLE_WINDOWS, SqlMixin, check_window
+from halo_weave.store.records import ExportFilter, Progress, silent
+from halo_weave.store.rows import READABLE_WINDOWS, check_window
 
 Element = dict[str, Any]
 ORIGIN = ("source", "first_turn", "mark")
@@ -33,7 +34,8 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class SqlExport(SqlMixin):
+class SqlExport(StoreHandle):
+    @checks_access
     def export(
         self,
         write: Callable[[str], object],
@@ -43,7 +45,11 @@ class SqlExport(SqlMixin):
         vectors: bool = False,
         progress: Progress = silent,
     ) -> None:
+        """Write the memory as it is at this moment, while others go on writing. `progress` counts turns."""
         subset = subset or ExportFilter()
+        subset = replace(subset, reader=self._person(subset.reader))
+        if subset.window is not None:
+            self.check_reads(subset.window)
         with self._db.reading() as db:
             _choose(db, subset)
             total = db.execute("SELECT count(*) FROM chosen").fetchone()[0]

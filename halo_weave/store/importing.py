@@ -17,6 +17,7 @@ import numpy as np
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.turn_text import turn_hash
 from halo_weave.errors import ImportRefused, StoreBusy, StoreError
+from halo_weave.store.access import StoreHandle, server_only
 from halo_weave.store.attribution import insert_attribution
 from halo_weave.store.branches import attach_turn, move_head, recompute_aside
 from halo_weave.store.chunk_edits import import_tags
@@ -43,11 +44,9 @@ from halo_weave.store.exchange_format import (
 )
 from halo_weave.store.json_stream import JsonReader
 from halo_weave.store.people import ImportedPeople
-from halo_weave.store.protocol import Progress, silent
-from halo_weave.store.records import PERSONA, ImportResult, Json
+from halo_weave.store.records import PERSONA, ImportResult, Json, Progress, silent
 from halo_weave.store.renumbering import Renumbering, Shift, reason_with_local_ids, snapshot_with_local_ids
 from halo_weave.store.rows import (
-    SqlMixin,
     insert_chunk,
     pack_json,
     record_events,
@@ -226,15 +225,22 @@ class _ExportFile:
                         return
 
 
-class SqlImport(SqlMixin):
+class SqlImport(StoreHandle):
+    @server_only
     def import_file(self, path: Path, *, now: datetime, progress: Progress = silent) -> ImportResult:
+        """Add what a file holds that is not here yet: an export of ours, or of the prototype.
+
+        The whole file is checked before anything is changed. An import that was interrupted goes on when repeated.
+        """
         with open_import(path) as file:
             return self.import_open_file(file, now=now, progress=progress)
 
+    @server_only
     def import_open_file(
         self, source: IO[bytes], *, now: datetime, progress: Progress = silent
     ) -> ImportResult:
         # What an import notes on the way, and the ids that it set apart, are for one import at a time.
+        """The same of a file that is open for reading and can be sought in. It stays open."""
         with (
             checked_file(source, self._db.folder, micros(now), progress) as file,
             self._db.alone(patience=IMPORT_LOCK_SECONDS),

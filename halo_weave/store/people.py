@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from halo_weave.errors import BadInput, UnknownPerson
+from halo_weave.store.access import StoreHandle, server_only
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import maybe_moment, micros, moment
 from halo_weave.store.exchange_format import PersonIn, ShareIn
 from halo_weave.store.records import OWNER, OWNER_NAME, Access, Person, Share
-from halo_weave.store.rows import READABLE_WINDOWS, SqlMixin, check_window, json_array
+from halo_weave.store.rows import READABLE_WINDOWS, check_window
 
 PERSON_COLUMNS = "id, name, created, revoked"
 
 
-class SqlPeople(SqlMixin):
+class SqlPeople(StoreHandle):
+    @server_only
     def people(self) -> list[Person]:
+        """All that were ever added, by name; the owner is not among them."""
         with self._db.asking() as db:
             rows = db.execute(f"SELECT {PERSON_COLUMNS} FROM people ORDER BY name").fetchall()
         return [_person(row) for row in rows]
 
+    @server_only
     def several(self) -> bool:
+        """Whether anybody was ever added."""
         with self._db.asking() as db:
             return db.execute("SELECT 1 FROM people LIMIT 1").fetchone() is not None
 
+    @server_only
     def add_person(self, name: str, key_hash: str, *, now: datetime) -> Person:
+        """Someone new, or someone whose key was revoked, with a new one: their memory is still there."""
         if name == OWNER_NAME:
             raise BadInput(f"{OWNER_NAME!r} stands for whoever runs the server. Take another name.")
         with self._db.writing(durable=True) as db:
@@ -42,7 +48,9 @@ class SqlPeople(SqlMixin):
             ).fetchone()
         return _person(row)
 
+    @server_only
     def revoke_person(self, name: str, *, now: datetime) -> Person:
+        """Their key opens nothing any more. Their memory stays."""
         with self._db.writing(durable=True) as db:
             row = db.execute(
                 f"UPDATE people SET key_hash = NULL, revoked = ? WHERE name = ? RETURNING {PERSON_COLUMNS}",
@@ -52,13 +60,17 @@ class SqlPeople(SqlMixin):
             raise UnknownPerson(f"There is nobody called {name!r}. To see who is: halo-weave people list")
         return _person(row)
 
+    @server_only
     def key_hashes(self, start: str) -> list[tuple[str, str]]:
+        """Hashes of the keys in use that start like this, each with the id of its person."""
         with self._db.asking() as db:
             return db.execute(
                 "SELECT key_hash, id FROM people WHERE key_hash >= ?1 AND key_hash < ?1 || 'g'", (start,)
             ).fetchall()
 
+    @server_only
     def key_mark(self, person: str) -> str | None:
+        """By which someone's key is told from an earlier one; empty for the owner, None for who has no key."""
         if person == OWNER:
             return ""
         with self._db.asking() as db:
@@ -67,7 +79,9 @@ class SqlPeople(SqlMixin):
 
     # Sharing
 
+    @server_only
     def share(self, owner: str, window_id: str, person: str, *, writes: bool, now: datetime) -> Share:
+        """Someone may read a window of the owner's, or write there; with an empty id, in all of theirs."""
         if owner == person:
             raise BadInput("It is theirs already.")
         with self._db.writing(durable=True) as db:
@@ -81,7 +95,9 @@ class SqlPeople(SqlMixin):
             ).fetchone()
         return _share(row)
 
+    @server_only
     def unshare(self, owner: str, window_id: str, person: str) -> bool:
+        """What was shared is not any more, and leaves the windows that only had it by that. Whether it was shared."""
         with self._db.writing(durable=True) as db:
             gone = db.execute(
                 "DELETE FROM shares WHERE person = ? AND owner = ? AND window = ? RETURNING person",
@@ -103,6 +119,7 @@ class SqlPeople(SqlMixin):
                 )
         return gone is not None
 
+    @server_only
     def shares(self) -> list[Share]:
         with self._db.asking() as db:
             rows = db.execute(
@@ -110,7 +127,9 @@ class SqlPeople(SqlMixin):
             ).fetchall()
         return [_share(row) for row in rows]
 
-    def reach(self, person: str) -> Access:
+    @server_only
+    def access_of(self, person: str) -> Access:
+        """The windows that someone may read and write, deleted ones too."""
         with self._db.reading() as db:
             own = frozenset(one for (one,) in db.execute("SELECT id FROM windows WHERE owner = ?", (person,)))
             rows = db.execute(
@@ -122,7 +141,9 @@ class SqlPeople(SqlMixin):
         writable = {window_id for window_id, writes in rows if writes}
         return Access(person, own, own.union(one for one, _ in rows), own | writable)
 
+    @server_only
     def readers(self, window_id: str) -> tuple[str, ...]:
+        """Who may read a window besides the one it belongs to."""
         with self._db.asking() as db:
             rows = db.execute(
                 """SELECT DISTINCT s.person FROM windows w
@@ -132,11 +153,6 @@ class SqlPeople(SqlMixin):
                 (window_id,),
             ).fetchall()
         return tuple(person for (person,) in rows)
-
-    def turn_windows(self, turns: Iterable[int]) -> dict[int, str]:
-        with self._db.asking() as db:
-            sql = "SELECT id, window FROM turns WHERE id IN (SELECT value FROM json_each(?))"
-            return dict(db.execute(sql, (json_array(turns),)).fetchall())
 
 
 class ImportedPeople:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -215,10 +215,15 @@ class ResurrectableChunk:
     record: StoredChunk  # with the window's own tokens, if it reads with another tokenizer
     brightness: Brightness | None  # None: it was never live in this window
     traces: Traces | None = None
+    retokenized: bool = False  # its tokens were just made by this window's model, and are not stored yet
 
     @property
     def key(self) -> ChunkKey:
         return self.record.key
+
+    @property
+    def chunk(self) -> Chunk:
+        return self.record.chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,26 +236,17 @@ class GraveyardPage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ChunkToPrune:
-    """Put this chunk to sleep."""
+class ChunkMove:
+    """A chunk that is pruned from a window or resurrected in it, with the brightness that it has."""
 
     key: ChunkKey
-    brightness: Brightness  # (live tokens of the chunk,)
+    brightness: Brightness  # (tokens of the chunk in this window,)
     reason: Mapping[str, Json] = field(default_factory=dict)
     traces: Traces | None = None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ChunkToResurrect:
-    """Wake this chunk up."""
-
-    key: ChunkKey
-    brightness: Brightness
-    reason: Mapping[str, Json] = field(default_factory=dict)
+    # Only for a chunk that is resurrected:
     pinned: bool = False
     tokens: Tokens | None = None  # as this window reads it, if with another tokenizer than it was said with
     tokenizer: str | None = None  # of `tokens`
-    traces: Traces | None = None
 
 
 ChunkEventKind = Literal[
@@ -338,6 +334,11 @@ class Access:
     readable: frozenset[str]
     writable: frozenset[str]
 
+    def with_own(self, window_id: str) -> Access:
+        """This access, and a window that now belongs to the person."""
+        new = frozenset({window_id})
+        return Access(self.person, self.own | new, self.readable | new, self.writable | new)
+
 
 # Search
 
@@ -368,6 +369,24 @@ class VectorGeneration:
     completed: datetime | None
     vectors: int
     wanted: int  # chunks that lack a vector, or whose vector is out of date
+
+
+class Serving(NamedTuple):
+    """The generation that is searched."""
+
+    id: int
+    model: str
+    dimension: int
+
+
+class VectorSearch(Protocol):
+    """A store's own index over the vectors of one generation."""
+
+    def nearest(
+        self, vector: Vectors, *, limit: int, window: str | None = None, among: Numbers | None = None
+    ) -> tuple[Numbers, Similarities]:
+        """Numbers of the chunks nearest to a vector (dimension,), each once, nearest first, and their cosine
+        similarity. Never a deleted or merged chunk. `window`: only what was said there. `among`: only these chunks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -415,6 +434,24 @@ class Note:
 
 
 # Upkeep
+
+
+Progress = Callable[[int, int], None]  # done, of how many; 0: it is not known of how many
+
+
+def silent(done: int, total: int) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """What a sync with a shared folder did."""
+
+    told: int  # turns and changes that others can take in from now on
+    turns: int  # that came
+    changes: int  # that came: to windows, turns, notes and what else is shared
+    waiting: int  # files that are not whole yet, or wait for others
+    refused: tuple[str, ...] = ()  # files that were not taken in, and why
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk, UnknownWindow
-from halo_weave.store.database import Connection, Database
+from halo_weave.store.database import Connection
 from halo_weave.store.encoding import (
     informativeness_of,
     maybe_moment,
@@ -31,12 +31,6 @@ READABLE_WINDOWS = """SELECT o.id FROM windows o WHERE o.owner = :reader
     UNION SELECT o.id FROM shares s JOIN windows o ON o.owner = s.owner AND (s.window = '' OR s.window = o.id)
     WHERE s.person = :reader"""
 ROWS_PER_STEP = 900  # rows per step where a step is repeated
-
-
-class SqlMixin:
-    """A family of the store's methods, on the database they share."""
-
-    _db: Database
 
 
 def chunk_records(rows: Sequence[tuple[Any, ...]]) -> list[StoredChunk]:

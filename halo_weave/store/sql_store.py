@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from halo_weave.errors import BadInput, StoreBusy, StoreError
+from halo_weave.store.access import checks_access, for_everyone, server_only
 from halo_weave.store.attribution import SqlAttribution
 from halo_weave.store.branches import SqlBranches
 from halo_weave.store.chunk_edits import SqlChunkEdits, SqlTags, SqlTimestampRemoval
 from halo_weave.store.coordination import Coordinator
 from halo_weave.store.database import Database
-from halo_weave.store.embeddings import SqlEmbeddings
+from halo_weave.store.embeddings import SqlEmbeddings, all_generations
 from halo_weave.store.encoding import moment
 from halo_weave.store.export import SqlExport
 from halo_weave.store.importing import SqlImport
 from halo_weave.store.people import SqlPeople
-from halo_weave.store.protocol import Progress, silent
-from halo_weave.store.records import MemoryStats, VerifyFinding
+from halo_weave.store.records import (
+    MemoryStats,
+    Numbers,
+    Progress,
+    Scores,
+    VectorSearch,
+    VerifyFinding,
+    silent,
+)
 from halo_weave.store.structured_memory import SqlStructuredMemory
 from halo_weave.store.sync import SqlSync
 from halo_weave.store.transcript import SqlTranscript
@@ -60,11 +68,14 @@ SAID_CHUNKS = (
 
 
 class SqlMaintenance(SqlEmbeddings):
+    @checks_access
     def stats(self, *, reader: str | None = None) -> MemoryStats:
         """Of a `reader`: what belongs to them. The ids and the size are those of the whole memory."""
+        reader = self._person(reader)
         here = "window IN (SELECT id FROM windows WHERE owner = :reader)" if reader is not None else "1 = 1"
         own = "owner = :reader" if reader is not None else "1 = 1"
-        generations, schema, size = tuple(self.generations()), self._db.schema(), self._db.size()
+        schema, size = self._db.schema(), self._db.size() if self.access is None else 0
+        generations = all_generations(self._db)
         with self._db.reading() as db:
 
             def one(sql: str) -> int:
@@ -92,7 +103,9 @@ class SqlMaintenance(SqlEmbeddings):
                 bytes=size,
             )
 
+    @server_only
     def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[VerifyFinding]:
+        """Everything that is wrong with the memory; an empty list if nothing is."""
         findings: list[VerifyFinding] = []
         checks = {**self._db.checks, **CHECKS}
         for done, (name, check) in enumerate(checks.items()):
@@ -113,7 +126,9 @@ class SqlMaintenance(SqlEmbeddings):
         progress(len(checks), len(checks))
         return findings
 
+    @server_only
     def clear(self, *, confirm: bool = False) -> None:
+        """Wipe all that was said and kept, and start ids over; settings stay."""
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
         # An import that goes on while its windows vanish could only break off.
@@ -145,20 +160,28 @@ class SqlStore(
         self._db = db
 
     @property
+    @checks_access
     def place(self) -> str:
-        return self._db.place
+        """Where the memory is, as its user knows it: a path or an address."""
+        return self._db.place if self.access is None else ""
 
     @property
+    @for_everyone
     def fleet(self) -> Coordinator:
         return self._db.fleet
 
     @property
+    @for_everyone
     def folder(self) -> Path:
+        """Where large files may lie for a while."""
         return self._db.folder
 
+    @for_everyone
     def version(self) -> int:
+        """A number that is another one whenever anything was committed since, by any thread or process."""
         return self._db.version()
 
+    @server_only
     def close(self) -> None:
         self._db.close()
 
@@ -167,3 +190,25 @@ class SqlStore(
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    # What each database does in its own way
+
+    @server_only
+    def search_terms(
+        self, terms: Sequence[str], limit: int, *, window: str | None = None
+    ) -> list[tuple[Numbers, Scores]]:
+        """For each term the numbers of the chunks that hold it and their BM25 (higher is better), in any order.
+
+        Both are empty if more than `limit` chunks of all windows hold the term. `window`: only what was said there.
+        """
+        raise NotImplementedError
+
+    @server_only
+    def vector_search(self, generation: int) -> VectorSearch | None:
+        """The store's own index over these vectors; None if it has none, then the process loads them itself."""
+        raise NotImplementedError
+
+    @server_only
+    def backup(self, target: Path, *, progress: Progress = silent) -> None:
+        """A copy of the memory as it is at this moment, while others go on writing. Never half a file in place."""
+        raise NotImplementedError

@@ -14,6 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull
+from halo_weave.store.access import StoreHandle, server_only
 from halo_weave.store.coordination import Coordinator, SingleProcess
 from halo_weave.store.database import (
     NOT_COPIED,
@@ -26,9 +27,7 @@ from halo_weave.store.database import (
     is_running,
     table_of,
 )
-from halo_weave.store.protocol import Progress, VectorSearch, silent
-from halo_weave.store.records import VERIFY_FIRST, Numbers, Scores
-from halo_weave.store.rows import SqlMixin
+from halo_weave.store.records import VERIFY_FIRST, Numbers, Progress, Scores, VectorSearch, silent
 from halo_weave.store.schema import APPLICATION_ID, migrate
 from halo_weave.store.sql_store import SqlStore, atomic_backup
 
@@ -61,10 +60,15 @@ def _check_word_index(db: Connection) -> Iterator[Fault]:
 CHECKS: dict[str, Check] = {"file": _check_file, "word index": _check_word_index}
 
 
-class SqliteWords(SqlMixin):
+class SqliteWords(StoreHandle):
+    @server_only
     def search_terms(
         self, terms: Sequence[str], limit: int, *, window: str | None = None
     ) -> list[tuple[Numbers, Scores]]:
+        """For each term the numbers of the chunks that hold it and their BM25 (higher is better), in any order.
+
+        Both are empty if more than `limit` chunks of all windows hold the term. `window`: only what was said there.
+        """
         where = "AND (SELECT c.window FROM chunks c WHERE c.number = words.rowid) = :window" if window else ""
         found = []
         nothing = np.zeros(0, np.int64), np.zeros(0, np.float64)
@@ -85,7 +89,9 @@ class SqliteWords(SqlMixin):
                 found.append((np.array(numbers, np.int64), np.array(scores, np.float64)))
         return found
 
+    @server_only
     def vector_search(self, generation: int) -> VectorSearch | None:
+        """The store's own index over these vectors; None if it has none, then the process loads them itself."""
         return None  # SQLite has no index for vectors: the process loads them
 
 
@@ -525,10 +531,13 @@ class SqliteStore(SqliteWords, SqlStore):
         super().__init__(SqliteDatabase(path, busy_seconds=busy_seconds, read_only=read_only))
 
     @property
+    @server_only
     def path(self) -> Path:
         return self._db.path
 
+    @server_only
     def backup(self, target: Path, *, progress: Progress = silent) -> None:
+        """A copy of the memory as it is at this moment, while others go on writing. Never half a file in place."""
         with atomic_backup(target) as partial, self._db.reading() as db, self._db.translated(target):
             db.execute("SELECT 1 FROM memory").fetchone()  # from here on this reader sees one moment
             with closing(sqlite3.connect(partial, isolation_level=None)) as copy:

@@ -10,25 +10,21 @@ from typing import Any
 import numpy as np
 
 from halo_weave.errors import BadInput
+from halo_weave.store.access import StoreHandle, own_data
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import maybe_moment, micros, moment, pack_floats, unpack_floats
-from halo_weave.store.records import OWNER, Json, MemoryEntry, Note, Vectors
-from halo_weave.store.rows import SqlMixin, merged_settings, pack_json
+from halo_weave.store.records import Json, MemoryEntry, Note, Vectors
+from halo_weave.store.rows import merged_settings, pack_json
 
 ENTRY_COLUMNS = "path, content, snapshot, model, vectors, created, modified, accessed, version"
 
 
-class SqlStructuredMemory(SqlMixin):
-    _owner: str = OWNER  # whose they are
-
-    def for_owner(self, owner: str) -> SqlStructuredMemory:
-        other = SqlStructuredMemory()
-        other._db, other._owner = self._db, owner
-        return other
-
+class SqlStructuredMemory(StoreHandle):
     # Structured memory. Paths look like "Project/Goals/First".
 
+    @own_data
     def entry(self, path: str, *, now: datetime | None = None) -> MemoryEntry | None:
+        """An entry, or None. With `now`, it counts as accessed then."""
         if now is not None:
             with self._db.writing() as db:
                 db.execute(
@@ -41,6 +37,7 @@ class SqlStructuredMemory(SqlMixin):
             ).fetchone()
         return _entry(row) if row else None
 
+    @own_data
     def save_entry(
         self,
         path: str,
@@ -51,6 +48,7 @@ class SqlStructuredMemory(SqlMixin):
         vectors: Vectors | None = None,
         model: str = "",
     ) -> MemoryEntry:
+        """Make an entry or a new version of it; the older version is kept."""
         parent, _, heading = path.rpartition("/")
         if not heading:
             raise BadInput(f"{path!r} does not name an entry. A path looks like Project/Goals/First.")
@@ -82,7 +80,9 @@ class SqlStructuredMemory(SqlMixin):
             ).fetchone()
         return _entry(row)
 
+    @own_data
     def entries(self, under: str = "") -> list[MemoryEntry]:
+        """Entries below a path, in order of paths; all of them for an empty one."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {ENTRY_COLUMNS}, NULL FROM entries
@@ -92,7 +92,9 @@ class SqlStructuredMemory(SqlMixin):
             ).fetchall()
         return [_entry(row) for row in rows]
 
+    @own_data
     def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]:
+        """Path, version and time of change of the entries below a path, without reading what they hold."""
         with self._db.asking() as db:
             rows = db.execute(
                 """SELECT path, version, modified FROM entries
@@ -102,7 +104,9 @@ class SqlStructuredMemory(SqlMixin):
             ).fetchall()
         return [(path, version, moment(modified)) for path, version, modified in rows]
 
+    @own_data
     def delete_entry(self, path: str, *, now: datetime, recursive: bool = False) -> int:
+        """Delete an entry and, on request, all below it. Their versions are kept. Returns how many went."""
         with self._db.writing(durable=True) as db:
             below = "OR path > :path || '/' AND path < :path || '0'" if recursive else ""
             paths = db.execute(
@@ -113,7 +117,9 @@ class SqlStructuredMemory(SqlMixin):
                 _end_version(db, self._owner, one, micros(now))
         return len(paths)
 
+    @own_data
     def entry_versions(self, path: str) -> list[MemoryEntry]:
+        """Older versions, newest first."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {ENTRY_COLUMNS}, ended FROM entry_versions WHERE owner = ? AND path = ?
@@ -124,6 +130,7 @@ class SqlStructuredMemory(SqlMixin):
 
     # Notes: JSON documents by name
 
+    @own_data
     def note(self, name: str) -> Note | None:
         with self._db.asking() as db:
             row = db.execute(
@@ -132,6 +139,7 @@ class SqlStructuredMemory(SqlMixin):
             ).fetchone()
         return _note(row) if row else None
 
+    @own_data
     def notes(self) -> list[Note]:
         with self._db.asking() as db:
             rows = db.execute(
@@ -140,9 +148,11 @@ class SqlStructuredMemory(SqlMixin):
             ).fetchall()
         return [_note(row) for row in rows]
 
+    @own_data
     def save_note(
         self, name: str, content: Json, *, now: datetime, unless_modified_since: datetime | None = None
     ) -> Note:
+        """Write a note. With `unless_modified_since`, refused if another process wrote it after that time."""
         with self._db.writing(durable=True) as db:
             row = db.execute(
                 "SELECT modified FROM notes WHERE owner = ? AND name = ?", (self._owner, name)
@@ -159,16 +169,20 @@ class SqlStructuredMemory(SqlMixin):
 
     # Settings for all windows
 
+    @own_data
     def settings(self) -> dict[str, Json]:
+        """What holds for all windows, by key."""
         with self._db.asking() as db:
             rows = db.execute(
                 "SELECT key, value FROM settings WHERE owner = ? ORDER BY key", (self._owner,)
             ).fetchall()
         return {key: json.loads(value) for key, value in rows}
 
+    @own_data
     def change_settings(
         self, key: str, changes: Mapping[str, Json], reset: Collection[str] = (), *, now: datetime
     ) -> None:
+        """Change these of the settings that stand under a key; those to `reset` go, the others stay."""
         with self._db.writing(durable=True) as db:
             row = db.execute(
                 "SELECT value FROM settings WHERE owner = ? AND key = ?", (self._owner, key)

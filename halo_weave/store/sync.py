@@ -16,13 +16,14 @@ from halo_weave.core.turn_text import turn_hash
 from halo_weave.errors import ImportRefused, StoreBusy
 from halo_weave.settings import Settings
 from halo_weave.store import importing
+from halo_weave.store.access import StoreHandle, server_only
 from halo_weave.store.branches import recompute_aside
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import micros, pack_floats, unpack_tokens
 from halo_weave.store.exchange_format import tokens_out
-from halo_weave.store.protocol import Synced
+from halo_weave.store.records import Synced
 from halo_weave.store.registers import Registers, changed_registers, document_of, merged
-from halo_weave.store.rows import SqlMixin, insert_chunk, pack_json, unpack_tags
+from halo_weave.store.rows import insert_chunk, pack_json, unpack_tags
 from halo_weave.store.sync_bundles import (
     BUNDLE_BYTES,
     Bundle,
@@ -61,8 +62,10 @@ class _OutgoingChange(NamedTuple):
     registers: Registers
 
 
-class SqlSync(SqlMixin):
+class SqlSync(StoreHandle):
+    @server_only
     def sync(self, folder: Path, *, now: datetime) -> Synced:
+        """Tell a shared folder what is new here, and take in what others told. Refused while a reply is written."""
         with self._db.alone(patience=importing.IMPORT_LOCK_SECONDS):
             found = listed_bundles(folder)
             with self._db.asking() as db:

@@ -11,6 +11,14 @@ from halo_weave.core.tokens import ChunkKey, Role, Tokens
 from halo_weave.core.turn_text import turn_hash
 from halo_weave.core.working_set import LiveChunk
 from halo_weave.errors import BadInput, StoreFull, UnknownChunk
+from halo_weave.store.access import (
+    StoreHandle,
+    checks_access,
+    for_everyone,
+    reads_window,
+    server_only,
+    writes_window,
+)
 from halo_weave.store.branches import attach_turn
 from halo_weave.store.database import Connection, this_process
 from halo_weave.store.encoding import (
@@ -28,7 +36,6 @@ from halo_weave.store.rows import (
     CHUNK_TABLES,
     INSERT_CHUNK,
     VISIBLE,
-    SqlMixin,
     check_window,
     chunk_records,
     chunk_values,
@@ -44,8 +51,10 @@ _DRAFTS = """SELECT d.window, d.turn, d.start, d.answers, k.fingerprint, d.begun
              FROM drafts d JOIN tokenizers k ON k.id = d.tokenizer"""
 
 
-class SqlTranscript(SqlMixin):
+class SqlTranscript(StoreHandle):
+    @for_everyone
     def reserve(self, positions: int) -> Reservation:
+        """Two turn ids and a range of positions, never given to anyone else."""
         if positions < 1:
             raise BadInput(f"{positions} positions cannot be reserved. Ask for at least one.")
         with self._db.writing() as db:
@@ -57,6 +66,7 @@ class SqlTranscript(SqlMixin):
             db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (turn + 2, start + positions))
         return Reservation(turn, turn + 1, start, start + positions)
 
+    @writes_window
     def append(
         self,
         window_id: str,
@@ -69,6 +79,14 @@ class SqlTranscript(SqlMixin):
         tags: Mapping[ChunkKey, Sequence[str]] | None = None,
         after: int | None = None,
     ) -> list[int]:
+        """Chunks of one turn, with their words and their place in the window. Returns their numbers.
+
+        When this returns, they are on the disk, and a draft of the turn is gone. `asleep`: they go to the graveyard.
+        `speaker`: another than the window's names say. `after`: the turn that it follows, 0 for none; what followed
+        before goes aside. Else the turn takes its place by its id on the window's current branch, and a second answer
+        to a question takes the place of the first, which goes aside.
+        """
+        self._check_continues(window_id, after)
         turn, role, answers = _one_turn(said)
         when = micros(now)
         with self._db.writing(durable=True) as db:
@@ -174,7 +192,9 @@ class SqlTranscript(SqlMixin):
 
     # A reply while it streams
 
+    @server_only
     def save_drafts(self, drafts: Sequence[Draft]) -> None:
+        """Replies so far, all or none. Of each, only the tokens that are new since the last call are written."""
         with self._db.writing(urgent=True) as db:
             for draft in drafts:
                 self._save_draft(db, draft)
@@ -205,7 +225,13 @@ class SqlTranscript(SqlMixin):
             (max(stored, len(tokens)), micros(draft.saved), turn),
         )
 
+    @server_only
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
+        """Replies that were never finished; by default only those whose process has ended.
+
+        Where that cannot be known, a draft that was not saved for a minute counts as abandoned. In the window that this
+        process `held`, its own drafts count too, since nobody is writing there.
+        """
         with self._db.asking() as db:
             rows = db.execute(f"{_DRAFTS} ORDER BY d.turn").fetchall()
         if not rows:
@@ -222,26 +248,32 @@ class SqlTranscript(SqlMixin):
                     found.append(draft)
         return found
 
+    @server_only
     def draft_in(self, window_id: str, *, after: int = 0) -> Draft | None:
+        """The newest reply in a window that was not finished, whoever writes it, without its first `after` tokens."""
         with self._db.reading() as db:
             row = db.execute(
                 f"{_DRAFTS} WHERE d.window = ? ORDER BY d.turn DESC LIMIT 1", (window_id,)
             ).fetchone()
             return _draft(db, row, after) if row else None
 
+    @server_only
     def drop_draft(self, turn_id: int) -> None:
         with self._db.writing() as db:
             db.execute("DELETE FROM drafts WHERE turn = ?", (turn_id,))
 
     # Finding it
 
+    @checks_access
     def chunk(self, key: ChunkKey) -> StoredChunk:
         found = self.chunks_by_key([key])
         if not found:
             raise UnknownChunk(f"There is no chunk {key} in this memory.")
         return found[0]
 
+    @server_only
     def chunks(self, numbers: Iterable[int]) -> list[StoredChunk]:
+        """Records in the order asked for; unknown numbers are left out."""
         wanted = [int(number) for number in numbers]
         with self._db.asking() as db:
             rows = db.execute(
@@ -251,7 +283,9 @@ class SqlTranscript(SqlMixin):
         found = {record.number: record for record in chunk_records(rows)}
         return [found[number] for number in wanted if number in found]
 
+    @checks_access
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[StoredChunk]:
+        """Records in the order asked for; unknown keys are left out."""
         wanted = list(keys)
         with self._db.asking() as db:
             rows = db.execute(
@@ -259,10 +293,12 @@ class SqlTranscript(SqlMixin):
                         AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)""",
                 (pack_json([key[:2] for key in wanted]),),
             ).fetchall()
-        found = {record.key: record for record in chunk_records(rows)}
+        found = {record.key: record for record in chunk_records(rows) if self._may_read(record.window)}
         return [found[key] for key in dict.fromkeys(wanted) if key in found]
 
+    @checks_access
     def chunks_between(self, first: int, stop: int) -> list[StoredChunk]:
+        """The chunks that have a token at one of these positions, in order; deleted ones too."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.merged IS NULL AND c.start < :stop
@@ -271,18 +307,23 @@ class SqlTranscript(SqlMixin):
                     ORDER BY c.start""",
                 {"first": first, "stop": stop},
             ).fetchall()
-        return [record for record in chunk_records(rows) if record.chunk.stop > first]
+        found = (record for record in chunk_records(rows) if record.chunk.stop > first)
+        return [record for record in found if self._may_read(record.window)]
 
+    @checks_access
     def turn(self, turn_id: int) -> list[StoredChunk]:
+        """All chunks of a turn in order, deleted and merged ones too."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
             ).fetchall()
-        return chunk_records(rows)
+        return [record for record in chunk_records(rows) if self._may_read(record.window)]
 
+    @reads_window
     def deleted_in(
         self, window_id: str, *, offset: int = 0, limit: int = 100
     ) -> tuple[int, list[StoredChunk]]:
+        """How many chunks said in a window are deleted, and some of them, what was deleted last first."""
         there = "WHERE c.window = ? AND c.deleted IS NOT NULL AND c.merged IS NULL"
         with self._db.reading() as db:
             (total,) = db.execute(f"SELECT count(*) FROM chunks c {there}", (window_id,)).fetchone()
@@ -292,9 +333,11 @@ class SqlTranscript(SqlMixin):
             ).fetchall()
         return total, chunk_records(rows)
 
+    @reads_window
     def said_in(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
     ) -> TurnPage:
+        """Turns of a window's current branch, in order: from an offset on, around a turn, or the last ones."""
         with self._db.reading() as db:
             found = db.execute(
                 f"""WITH RECURSIVE line(id) AS (

@@ -12,8 +12,7 @@ from typing import Any
 from halo_weave.errors import BadInput, StoreError
 from halo_weave.paths import memory_file
 from halo_weave.store.database import Connection, Database, Table
-from halo_weave.store.protocol import Progress, silent
-from halo_weave.store.records import VerifyFinding
+from halo_weave.store.records import Progress, VerifyFinding, silent
 from halo_weave.store.sql_store import SqlStore
 from halo_weave.store.sqlite import SqliteStore
 

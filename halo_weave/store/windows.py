@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from halo_weave.errors import UnknownWindow
+from halo_weave.store.access import StoreHandle, checks_access, owns_window, reads_window
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import maybe_moment, micros, moment
 from halo_weave.store.records import (
@@ -21,7 +22,7 @@ from halo_weave.store.records import (
     WindowStats,
     stored_persona,
 )
-from halo_weave.store.rows import READABLE_WINDOWS, SqlMixin, check_window, merged_settings, pack_json
+from halo_weave.store.rows import READABLE_WINDOWS, check_window, merged_settings, pack_json
 
 COLUMNS = (
     "id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted, head, "
@@ -29,7 +30,8 @@ COLUMNS = (
 )
 
 
-class SqlWindows(SqlMixin):
+class SqlWindows(StoreHandle):
+    @checks_access
     def create_window(
         self,
         name: str,
@@ -43,7 +45,7 @@ class SqlWindows(SqlMixin):
         inherits: Collection[str] = (),
         owner: str = OWNER,
     ) -> WindowRecord:
-        window_id = secrets.token_hex(5)
+        owner, window_id = self._person(owner) or OWNER, secrets.token_hex(5)
         with self._db.writing(durable=True) as db:
             while db.execute("SELECT 1 FROM windows WHERE id = ?", (window_id,)).fetchone():
                 window_id = secrets.token_hex(5)
@@ -63,16 +65,23 @@ class SqlWindows(SqlMixin):
                     owner,
                 ),
             ).fetchone()
+        if self.access is not None:
+            self.access = self.access.with_own(window_id)
         return _window(row)
 
+    @reads_window
     def window(self, window_id: str) -> WindowRecord:
+        """A window, deleted or not."""
         with self._db.asking() as db:
             row = db.execute(f"SELECT {COLUMNS} FROM windows WHERE id = ?", (window_id,)).fetchone()
         if row is None:
             raise UnknownWindow(f"There is no window {window_id!r}. To see them: halo-weave windows")
         return _window(row)
 
+    @checks_access
     def windows(self, *, deleted: bool = False, reader: str | None = None) -> list[WindowRecord]:
+        """In the order they were made; deleted ones on request. `reader`: only what this person may read."""
+        reader = self._person(reader)
         among = "" if reader is None else f"AND id IN ({READABLE_WINDOWS})"
         with self._db.asking() as db:
             rows = db.execute(
@@ -81,25 +90,34 @@ class SqlWindows(SqlMixin):
             ).fetchall()
         return [_window(row) for row in rows]
 
+    @checks_access
     def chat_window(self, name: str, *, owner: str = OWNER) -> str | None:
+        """The window of a chat that another program knows by this name; None if there is none any more."""
         with self._db.asking() as db:
             row = db.execute(
                 """SELECT c.window FROM chats c JOIN windows w ON w.id = c.window
                    WHERE c.owner = ? AND c.name = ? AND w.deleted IS NULL""",
-                (owner, name),
+                (self._person(owner), name),
             ).fetchone()
-        return row[0] if row else None
+        return row[0] if row and self._may_read(row[0]) else None
 
+    @checks_access
     def name_chat(self, name: str, window_id: str, *, owner: str = OWNER) -> None:
+        """Another program knows this window by this name from now on."""
+        self.check_writes(window_id)
         with self._db.writing() as db:
             check_window(db, window_id)
             db.execute(
                 """INSERT INTO chats (owner, name, window) VALUES (?, ?, ?)
                    ON CONFLICT (owner, name) DO UPDATE SET window = excluded.window""",
-                (owner, name, window_id),
+                (self._person(owner), name, window_id),
             )
 
+    @checks_access
     def window_names(self, *, reader: str | None = None) -> dict[str, str]:
+        """The name of every window by its id, deleted ones too. For a `reader` only those that they may read, and of
+        other people's it tells whose they are."""
+        reader = self._person(reader)
         with self._db.reading() as db:
             if reader is None:
                 return dict(db.execute("SELECT id, name FROM windows"))
@@ -113,6 +131,7 @@ class SqlWindows(SqlMixin):
             for window_id, name, owner, whose in rows
         }
 
+    @owns_window
     def change_window(
         self,
         window_id: str,
@@ -129,6 +148,8 @@ class SqlWindows(SqlMixin):
         archived: bool | None = None,
         inherits: Collection[str] = (),
     ) -> WindowRecord:
+        """Change what is given; settings to `reset` go. What was said keeps the names it was said under.
+        Words that are given are the window's own from now on; those it `inherits` follow those of all windows again."""
         texts = {"system_prompt": system_prompt, "user_name": user_name, "ai_name": ai_name}
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
@@ -159,9 +180,12 @@ class SqlWindows(SqlMixin):
             ).fetchone()
         return _window(row)
 
+    @checks_access
     def change_persona(
         self, changes: Mapping[str, str], *, now: datetime, owner: str = OWNER
     ) -> tuple[str, ...]:
+        """Change the words that all windows of someone share, and those of the windows that inherit them. Returns these windows."""
+        owner = self._person(owner) or OWNER
         changed: dict[str, None] = {}
         with self._db.writing(durable=True) as db:
             persona = {**persona_of(db, owner), **changes}
@@ -180,12 +204,15 @@ class SqlWindows(SqlMixin):
                 changed |= dict.fromkeys(window_id for (window_id,) in rows)
         return tuple(changed)
 
+    @owns_window
     def delete_window(self, window_id: str, *, now: datetime) -> None:
+        """The window closes; what was said in it stays in memory."""
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
             db.check_lease(window_id)
             db.execute("UPDATE windows SET deleted = ? WHERE id = ?", (micros(now), window_id))
 
+    @reads_window
     def window_stats(self, window_id: str) -> WindowStats:
         window = self.window(window_id)
         with self._db.reading() as db:

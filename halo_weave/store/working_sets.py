@@ -11,7 +11,8 @@ import numpy as np
 
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.working_set import LiveChunk
-from halo_weave.errors import BadInput, UnknownChunk
+from halo_weave.errors import BadInput, NotYours, UnknownChunk
+from halo_weave.store.access import StoreHandle, checks_access, reads_window, server_only, writes_window
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import (
     micros,
@@ -25,8 +26,7 @@ from halo_weave.store.encoding import (
 )
 from halo_weave.store.records import (
     ChunkEvent,
-    ChunkToPrune,
-    ChunkToResurrect,
+    ChunkMove,
     GraveyardChunk,
     GraveyardPage,
     Json,
@@ -42,7 +42,6 @@ from halo_weave.store.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
     VISIBLE,
-    SqlMixin,
     check_window,
     chunk_number,
     chunk_record,
@@ -100,7 +99,7 @@ def resurrectable_rows(
     }
 
 
-def stored_window_tokens(db: Connection, row: ResurrectableRow, item: ChunkToResurrect) -> WindowTokens:
+def stored_window_tokens(db: Connection, row: ResurrectableRow, item: ChunkMove) -> WindowTokens:
     """Tokenizer, ids, lengths and bytes if the window reads the chunk in its own way; else nothing."""
     size = item.brightness.size
     if item.tokens is not None:
@@ -129,10 +128,12 @@ PRUNED_COLUMNS = f"""{CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a
 SORTS = {"position": "a.start", "slept": "a.slept", "peak": "a.peak", "tokens": "length(a.brightness)"}
 
 
-class SqlWorkingSets(SqlMixin):
+class SqlWorkingSets(StoreHandle):
     # What is live
 
+    @reads_window
     def live(self, window_id: str) -> list[StoredLiveChunk]:
+        """The live chunks in position order, bit by bit as they were saved."""
         with self._db.asking() as db:
             rows = db.execute(
                 """SELECT l.chunk, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said,
@@ -171,6 +172,7 @@ class SqlWorkingSets(SqlMixin):
             at = stop
         return found
 
+    @server_only
     def save_brightness(
         self,
         window_id: str,
@@ -178,6 +180,7 @@ class SqlWorkingSets(SqlMixin):
         brightness: Brightness,
         traces: Traces | None = None,
     ) -> None:
+        """The brightness of these live chunks, one after the other in one array; likewise the traces, if any are kept."""
         ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64).tolist()
         size = ends[-1] if ends else 0
         if brightness.shape != (size,) or (traces is not None and traces.shape[1:] != (size,)):
@@ -203,7 +206,9 @@ class SqlWorkingSets(SqlMixin):
 
     # Falling asleep and waking up
 
-    def prune(self, window_id: str, orders: Sequence[ChunkToPrune], *, now: datetime) -> None:
+    @writes_window
+    def prune(self, window_id: str, orders: Sequence[ChunkMove], *, now: datetime) -> None:
+        """Live chunks fall asleep, with the brightness they have."""
         when = micros(now)
         with self._db.writing() as db:
             db.check_lease(window_id)
@@ -235,7 +240,9 @@ class SqlWorkingSets(SqlMixin):
             )
             record_events(db, events)
 
-    def wake(self, window_id: str, orders: Sequence[ChunkToResurrect], *, now: datetime) -> None:
+    @writes_window
+    def resurrect(self, window_id: str, orders: Sequence[ChunkMove], *, now: datetime) -> None:
+        """Chunks of the graveyard or of another window become live here."""
         when = micros(now)
         with self._db.writing() as db:
             db.check_lease(window_id)
@@ -267,7 +274,9 @@ class SqlWorkingSets(SqlMixin):
             )
             record_events(db, events)
 
+    @writes_window
     def pin(self, window_id: str, key: ChunkKey, *, now: datetime, brightness: float | None = None) -> None:
+        """The chunk stays live until it is unpinned; with `brightness`, all its tokens get that."""
         with self._db.writing() as db:
             db.check_lease(window_id)
             start, number, size = _live_row(db, window_id, key)
@@ -279,6 +288,7 @@ class SqlWorkingSets(SqlMixin):
             )
             record_events(db, [(window_id, number, micros(now), "pinned", "{}")])
 
+    @writes_window
     def unpin(self, window_id: str, key: ChunkKey, *, now: datetime) -> None:
         with self._db.writing() as db:
             db.check_lease(window_id)
@@ -286,7 +296,11 @@ class SqlWorkingSets(SqlMixin):
             db.execute("UPDATE live SET pinned = 0 WHERE window = ? AND start = ?", (window_id, start))
             record_events(db, [(window_id, number, micros(now), "unpinned", "{}")])
 
-    def reread(self, window_id: str, live: Sequence[LiveChunk], *, tokenizer: str, now: datetime) -> None:
+    @server_only
+    def store_retokenized(
+        self, window_id: str, live: Sequence[LiveChunk], *, tokenizer: str, now: datetime
+    ) -> None:
+        """The window reads these live chunks with another tokenizer. The record keeps the tokens they were said with."""
         with self._db.writing() as db:
             db.check_lease(window_id)
             fingerprint = tokenizer_id(db, tokenizer)
@@ -302,6 +316,7 @@ class SqlWorkingSets(SqlMixin):
 
     # What sleeps
 
+    @reads_window
     def graveyard(
         self,
         window_id: str,
@@ -313,6 +328,7 @@ class SqlWorkingSets(SqlMixin):
         role: Role | None = None,
         text: str | None = None,
     ) -> GraveyardPage:
+        """Sleeping chunks, by page."""
         if sort not in SORTS:
             raise BadInput(f"The graveyard cannot be sorted by {sort!r}. Use one of: {', '.join(SORTS)}.")
         if offset < 0 or limit < 0:
@@ -340,7 +356,14 @@ class SqlWorkingSets(SqlMixin):
         found = {row[4]: item for row, item in zip(rows, _pruned_chunks(rows), strict=True)}
         return GraveyardPage(tuple(found[start] for (start,) in starts), total, offset)
 
-    def asleep_or_said(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, ResurrectableChunk]:
+    @reads_window
+    def resurrectable_chunks(
+        self, window_id: str, keys: Iterable[ChunkKey]
+    ) -> dict[ChunkKey, ResurrectableChunk]:
+        """Chunks that are not live here, with the brightness they had here if they sleep here.
+
+        In the order asked for; unknown keys are left out. Of a deleted or merged one, `record.gone` is true.
+        """
         wanted = list(keys)
         with self._db.asking() as db:
             rows = db.execute(
@@ -349,10 +372,12 @@ class SqlWorkingSets(SqlMixin):
                     LEFT JOIN asleep a ON a.window = ? AND a.start = c.start AND a.gone = 0""",
                 (pack_json([key[:2] for key in wanted]), window_id),
             ).fetchall()
-        found = {one.key: one for one in _resurrectable(rows)}
+        found = {one.key: one for one in _resurrectable(rows) if self._may_read(one.record.window)}
         return {key: found[key] for key in wanted if key in found}
 
-    def asleep_places(self, window_id: str) -> tuple[Numbers, Numbers]:
+    @reads_window
+    def pruned_positions(self, window_id: str) -> tuple[Numbers, Numbers]:
+        """Starts and sizes in tokens of all sleeping chunks, in position order."""
         with self._db.asking() as db:
             rows = db.execute(
                 "SELECT start, length(brightness) / 4 FROM asleep WHERE window = ? AND gone = 0 ORDER BY start",
@@ -361,7 +386,8 @@ class SqlWorkingSets(SqlMixin):
         places = np.array(rows, np.int64).reshape(-1, 2)
         return places[:, 0], places[:, 1]
 
-    def count_asleep(self, window_id: str, after: int, before: int) -> tuple[int, int]:
+    @reads_window
+    def count_pruned(self, window_id: str, after: int, before: int) -> tuple[int, int]:
         """How many chunks and tokens sleep from one position on and before another."""
         with self._db.asking() as db:
             chunks, tokens = db.execute(
@@ -371,7 +397,9 @@ class SqlWorkingSets(SqlMixin):
             ).fetchone()
         return chunks, tokens
 
-    def asleep_between(self, window_id: str, after: int, before: int, limit: int) -> list[GraveyardChunk]:
+    @reads_window
+    def pruned_between(self, window_id: str, after: int, before: int, limit: int) -> list[GraveyardChunk]:
+        """Sleeping chunks that start from one position on and before another, in position order."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {PRUNED_COLUMNS} FROM asleep a CROSS JOIN {CHUNK_TABLES} AND c.number = a.chunk
@@ -382,9 +410,17 @@ class SqlWorkingSets(SqlMixin):
 
     # How it came to be so
 
+    @checks_access
     def history(
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[ChunkEvent]:
+        """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
+        if window is not None:
+            self.check_reads(window)
+        if key is not None:
+            self._check_chunk(key)
+        elif window is None and self.access is not None:
+            raise NotYours("This is for whoever runs the server.")
         where = ["1 = 1"]
         values: list[Any] = []
         with self._db.reading() as db:
@@ -403,9 +439,12 @@ class SqlWorkingSets(SqlMixin):
         return [
             ChunkEvent(ChunkKey(turn, chunk, ROLES[role]), where_, moment(when), event, json.loads(detail))
             for turn, chunk, role, where_, when, event, detail in rows
+            if where_ is None or self._may_read(where_)
         ]
 
-    def life(self, window_id: str) -> WindowTimeline:
+    @reads_window
+    def window_timeline(self, window_id: str) -> WindowTimeline:
+        """A window's current branch without its words, and all that happened to its chunks."""
         events = "('slept', 'woke', 'pinned', 'unpinned')"
         with self._db.reading() as db:
             turns = db.execute(

@@ -133,7 +133,7 @@ def test_token_ids_that_fit_keep_the_brightness_of_each_token(assembled: Assembl
     [window] = weave.windows.list()
     before = [one.brightness.tobytes() for one in weave._system.store.live(window.window.id)]
     open_window = weave._system.open_window_to_change(window.window.id)
-    assert not open_window.foreign
+    assert not open_window.retokenized
     assert [one.brightness.tobytes() for one in weave._system.store.live(window.window.id)] == before
 
 
@@ -156,7 +156,9 @@ def test_a_control_token_in_a_chunk_is_read_as_words_whatever_its_source(assembl
     ids[2:4] = END
     object.__setattr__(live.chunk.tokens, "ids", ids)
     open_window.window.begin_reply(5, 5000, 3)
-    prompt = open_window.prompt_builder.prompt(open_window.window, open_window.system, open_window.origins)
+    prompt = open_window.prompt_builder.prompt(
+        open_window.window, open_window.system, open_window.annotations
+    )
     text = engine.pieces(np.concatenate([segment.ids for segment in prompt.segments])).text
     assert "Hello there, friend." in text
     chunks = [segment.ids for segment in prompt.segments if segment.kind == "chunk"]

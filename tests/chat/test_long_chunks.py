@@ -42,7 +42,7 @@ def test_a_long_chunk_that_is_there_wakes_up_in_part_at_its_place(assembled):
     parts = [chunk for chunk in chunks if whole.start <= chunk.start < whole.stop]
     assert any("behind the barometer" in chunk.text for chunk in parts)
     assert sum(event.cost for event in woken) <= 512
-    assert {one.key for one in seen.plan.wakes} == {chunk.key for chunk in chunks}
+    assert {one.key for one in seen.plan.chunks} == {chunk.key for chunk in chunks}
     for chunk in parts:  # at its place: the same tokens as before at the same positions
         at = chunk.start - whole.start
         assert list(chunk.tokens.ids) == list(whole.tokens.ids[at : at + len(chunk)])

@@ -165,7 +165,7 @@ def test_without_a_model_there_is_nobody_to_speak_until_one_is_loaded(made, shel
     assert weave.models.state().state == "missing"
     with pytest.raises(ModelNotFound, match="There is none"):
         weave.turns.say(window, "Hello?").result(60)
-    assert weave.memory.preview(window, "Hello?").plan.wakes == ()
+    assert weave.memory.preview(window, "Hello?").plan.chunks == ()
     shelf.next = [ScriptedEngine(["Here."])]
     weave.models.load()
     assert shelf.asked == [None, None]

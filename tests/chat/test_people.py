@@ -129,7 +129,7 @@ def test_what_nobody_decided_about_cannot_be_asked_of_the_store(weave, people):
     store = people("ann").windows._system.store
     for name in ("clear", "backup", "outline", "drafts", "import_file", "people", "share", "search_terms"):
         with pytest.raises(NotYours):
-            getattr(store, name)
+            getattr(store, name)()
 
 
 def test_settings_persona_presets_notes_and_memories_are_each_persons_own(weave, people):

@@ -45,7 +45,7 @@ def test_what_a_text_would_wake_up_is_live_in_the_model_before_it_is_sent(weave)
     read(weave, window, "Good morning.")
     text = "Where does Gerda stand?"
     preview = weave.memory.preview(window, text, ahead=True)
-    assert preview.plan.wakes
+    assert preview.plan.chunks
     seen = read(weave, window, text)
     assert seen.restored == 0
     assert seen.computed == 1

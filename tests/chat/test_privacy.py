@@ -110,7 +110,7 @@ def test_what_was_live_and_may_not_leave_falls_asleep_before_anything_is_sent(we
     weave.chunks.pin(one, woken.chunks[0].key)
     weave.windows.change(one, settings={"answered_by": "far"})
     slept = of(events.ChunksPruned, speak(weave, one, "Say that again"))[0]
-    assert {chunk.why for chunk in slept.chunks} == {PruneReason.STAYS}
+    assert {chunk.why for chunk in slept.chunks} == {PruneReason.PRIVATE}
     assert "The code of the safe is" not in far.read[-1]
     assert "What is the code of the safe?" in far.read[-1]  # that was said here
 

@@ -9,7 +9,7 @@ import pytest
 
 from halo_weave.chat import Weave, events
 from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.store.records import ChunkToPrune
+from halo_weave.store.records import ChunkMove
 from tests.chat.conftest import SMALL, Assembled, of
 from tests.fakes.scripted_engine import ScriptedEngine, Visible
 
@@ -41,7 +41,7 @@ def test_what_woke_up_and_was_used_stays_for_one_more_turn(assembled: Assembled,
     list(weave.turns.steps(window, FACT))
     fact = ChunkKey(1, 0, Role.USER)
     store = weave._system.store
-    dark = [ChunkToPrune(one.key, np.full(len(one.chunk), -1, np.float32)) for one in store.live(window)]
+    dark = [ChunkMove(one.key, np.full(len(one.chunk), -1, np.float32)) for one in store.live(window)]
     store.prune(window, dark, now=datetime(2026, 5, 4, tzinfo=UTC))
     chatter(weave, window, 8)
     turn = list(weave.turns.steps(window, "Where is the lighthouse key?"))

@@ -163,7 +163,7 @@ def test_recall_is_limited_by_time(weave):
     ):
         asking = weave.windows.create("Asking", settings={**SMALL, **limits}).id
         preview = weave.memory.preview(asking, QUESTION)
-        assert bool(preview.plan.wakes) == wakes, limits
+        assert bool(preview.plan.chunks) == wakes, limits
         found, _ = weave.memory.would_wake(QUESTION, preview.plan.room, window_id=asking)
         assert [one.record.key for one in found] == list(preview.plan.keys)
 
@@ -187,4 +187,4 @@ def test_a_window_can_recall_from_windows_that_share_a_tag(weave):
     keys = woken(list(weave.turns.steps(asking, QUESTION)))
     assert keys == list(preview.plan.keys)
     alone = weave.windows.create("Alone", settings={**SMALL, "memory_scope": "tags"}).id
-    assert not weave.memory.preview(alone, QUESTION).plan.wakes
+    assert not weave.memory.preview(alone, QUESTION).plan.chunks

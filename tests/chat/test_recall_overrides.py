@@ -37,7 +37,7 @@ def told(weave: Weave, **settings) -> tuple[str, list[ChunkKey]]:
 
 
 def said(weave: Weave, window: str, wish: RecallOverrides, text: str = ASKED) -> list[events.WindowEvent]:
-    begun = weave.turns.say(window, text, wish=wish).result(30)
+    begun = weave.turns.say(window, text, overrides=wish).result(30)
     return list(weave.turns.follow(window, begun.before))
 
 
@@ -72,7 +72,7 @@ def test_a_pair_that_is_unticked_does_not_come_along(assembled):
 def test_a_chunk_that_is_ticked_wakes_up_though_the_words_do_not_find_it(assembled):
     weave = assembled()
     window, (keeper, *_) = told(weave)
-    assert not weave.memory.preview(window, "Good morning.").plan.wakes
+    assert not weave.memory.preview(window, "Good morning.").plan.chunks
     wish = RecallOverrides(also=(keeper,))
     assert weave.memory.preview(window, "Good morning.", wish).plan.keys == (keeper,)
     assert woken(said(weave, window, wish, "Good morning.")) == [keeper]
@@ -85,7 +85,7 @@ def test_a_chunk_that_is_ticked_wakes_up_though_the_words_do_not_find_it(assembl
 def test_what_is_ticked_comes_before_what_recall_finds(assembled):
     weave = assembled()
     window, keys = told(weave)
-    one = weave.memory.preview(window, ASKED).plan.wakes[0].cost
+    one = weave.memory.preview(window, ASKED).plan.chunks[0].cost
     tokens = weave.memory.preview(window, ASKED).tokens
     weave.windows.change(window, settings={"resurrection_budget": tokens + one + 2})
     first = weave.memory.preview(window, ASKED)
@@ -99,7 +99,7 @@ def test_what_is_ticked_comes_before_what_recall_finds(assembled):
 def test_room_is_made_for_one_message_beyond_the_recall_budget(assembled):
     weave = assembled()
     window, keys = told(weave, resurrection_budget=0)
-    assert not weave.memory.preview(window, ASKED).plan.wakes
+    assert not weave.memory.preview(window, ASKED).plan.chunks
     given = RecallOverrides(room=True)
     assert set(weave.memory.preview(window, ASKED, given).plan.keys) == set(keys)
     assert set(woken(said(weave, window, given))) == set(keys)
@@ -143,7 +143,7 @@ def far(tmp_path):
 def test_near_misses_are_told_with_their_cost_and_wake_up_when_they_are_ticked(far):
     window, keys = told(far)
     preview = far.memory.preview(window, ASKED)
-    assert not preview.plan.wakes
+    assert not preview.plan.chunks
     assert {one.key for one in preview.near} == set(keys)
     assert all(one.cost > 0 and preview.texts[one.key] in FACTS for one in preview.near)
     one = preview.near[0]

@@ -203,7 +203,7 @@ def test_who_waits_for_a_window_goes_on_when_the_window_is_free(assembled):
     weave = assembled()
     window = weave.windows.create("one", settings=SMALL).id
     waiting = threading.Thread(target=weave.turns.wait_until_free, args=(window, 30), daemon=True)
-    with weave.turns._system.alone(window):
+    with weave.turns._system.exclusive(window):
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()

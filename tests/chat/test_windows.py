@@ -92,7 +92,7 @@ def test_an_isolated_window_recalls_only_its_own(assembled):
     alone = weave.windows.create("Alone", settings={**SMALL, "memory_scope": "window"})
     list(weave.turns.steps(cats.id, "My cat is a Siamese with blue eyes."))
     assert not of(events.ChunksResurrected, list(weave.turns.steps(alone.id, "Tell me about the Siamese.")))
-    assert not weave.memory.preview(alone.id, "Siamese").plan.wakes
+    assert not weave.memory.preview(alone.id, "Siamese").plan.chunks
     open_to_all = weave.windows.create("Open", settings=SMALL)
     assert (
         "My cat is a Siamese with blue eyes."

@@ -15,7 +15,7 @@ from halo_weave.app import open_store
 from halo_weave.core.tokens import Chunk, Tokens
 from halo_weave.core.working_set import LiveChunk
 from halo_weave.paths import memory_file
-from halo_weave.store.protocol import Store
+from halo_weave.store.sql_store import SqlStore
 from halo_weave.store.transfer import copy_rows
 from tests.store.material import (
     NOW,
@@ -42,11 +42,11 @@ class Kind:
         """Where a memory could be, and nothing is yet."""
         return str(folder)
 
-    def copy(self, store: Store, folder: Path) -> None:
+    def copy(self, store: SqlStore, folder: Path) -> None:
         folder.mkdir()
         store.backup(memory_file(folder))
 
-    def open(self, folder: Path) -> Store:
+    def open(self, folder: Path) -> SqlStore:
         return open_store(self.place(folder))
 
     def forget(self) -> None:
@@ -69,7 +69,7 @@ class InPostgres(Kind):
         self._names[folder] = self._server.new()
         return self._server.address(self._names[folder])
 
-    def copy(self, store: Store, folder: Path) -> None:
+    def copy(self, store: SqlStore, folder: Path) -> None:
         target = open_store(self.place(folder))
         with store._db.reading() as db:
             copy_rows(db, target._db)
@@ -122,13 +122,13 @@ def tmp_path(folder) -> Path:
 
 
 @pytest.fixture
-def again(memory) -> Callable[[], Store]:
+def again(memory) -> Callable[[], SqlStore]:
     """Opens the same memory, as another process would."""
     return lambda: memory("memory")
 
 
 @pytest.fixture
-def store(again) -> Store:
+def store(again) -> SqlStore:
     return again()
 
 
@@ -138,17 +138,17 @@ def window(store) -> str:
 
 
 @pytest.fixture
-def elsewhere(memory) -> Store:
+def elsewhere(memory) -> SqlStore:
     """Another memory of the same kind, empty."""
     return memory("elsewhere")
 
 
 @pytest.fixture
-def memory(kind, folder) -> Iterator[Callable[[str], Store]]:
+def memory(kind, folder) -> Iterator[Callable[[str], SqlStore]]:
     """Opens a memory by its name."""
     opened = []
 
-    def open_one(name: str) -> Store:
+    def open_one(name: str) -> SqlStore:
         opened.append(kind.open(folder / name))
         return opened[-1]
 
@@ -159,10 +159,10 @@ def memory(kind, folder) -> Iterator[Callable[[str], Store]]:
 
 
 @pytest.fixture
-def twin_of(kind, folder, memory) -> Callable[[Store, str], Store]:
+def twin_of(kind, folder, memory) -> Callable[[SqlStore, str], SqlStore]:
     """A copy of a memory, under a name, that goes its own way from here on."""
 
-    def copy(store: Store, name: str) -> Store:
+    def copy(store: SqlStore, name: str) -> SqlStore:
         kind.copy(store, folder / name)
         return memory(name)
 
@@ -170,12 +170,12 @@ def twin_of(kind, folder, memory) -> Callable[[Store, str], Store]:
 
 
 @pytest.fixture
-def rich(memory) -> Store:
+def rich(memory) -> SqlStore:
     """A memory with something of everything."""
     return enriched(memory("rich"))
 
 
-def enriched(store: Store) -> Store:
+def enriched(store: SqlStore) -> SqlStore:
     first = store.create_window(
         "first", now=NOW, system_prompt="Be <kind>.", user_name="Ada", settings={"seed": 1}
     ).id
@@ -213,7 +213,7 @@ def enriched(store: Store) -> Store:
     reading = LiveChunk(
         Chunk(user(9), store.chunk(user(9)).chunk.start, letters, span=2), np.ones(10, np.float32)
     )
-    store.reread(first, [reading], tokenizer="letters", now=NOW)
+    store.store_retokenized(first, [reading], tokenizer="letters", now=NOW)
     lit = store.live(second)
     bright = np.concatenate([item.brightness for item in lit])
     store.save_brightness(
@@ -233,7 +233,7 @@ def enriched(store: Store) -> Store:
 
 
 @pytest.fixture
-def other(memory) -> Store:
+def other(memory) -> SqlStore:
     """A memory that has two turns of its own, so that what is imported moves by two."""
     store = memory("other")
     exchange(store, store.create_window("mine", now=NOW).id, "my own words", "indeed")
@@ -241,10 +241,10 @@ def other(memory) -> Store:
 
 
 @pytest.fixture
-def load(folder) -> Callable[[Store, str], object]:
+def load(folder) -> Callable[[SqlStore, str], object]:
     """Imports a text as if it were in a file."""
 
-    def import_text(store: Store, text: str):
+    def import_text(store: SqlStore, text: str):
         (folder / "in.json").write_text(text, encoding="utf-8")
         return store.import_file(folder / "in.json", now=NOW)
 

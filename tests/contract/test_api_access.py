@@ -294,6 +294,121 @@ def test_the_doors_outside_the_description_are_scoped_too(house):
         assert SECRET in ann.get(f"/api/windows/{house.ids['window']}/context").text
 
 
+def kept(house: House, client: httpx.Client) -> dict[str, Any]:
+    """All that a person has: their export, their settings, and what the lab captured of their window."""
+    captured = client.get(f"/api/windows/{house.ids['window']}/captures").json()
+    assert captured["captures"]
+    return {
+        "export": exported(client),
+        "settings": client.get("/api/settings").json()["values"],
+        "captures": captured,
+    }
+
+
+@pytest.fixture
+def forgotten(house, monkeypatch) -> list[tuple[Any, ...]]:
+    """What engines were asked to drop of their caches, in memory and on disk."""
+    asked: list[tuple[Any, ...]] = []
+    engine = house.service.whole.engine
+    monkeypatch.setattr(engine, "forget", lambda window: asked.append(("forget", window)))
+    monkeypatch.setattr(engine, "erase", lambda spans, windows=(): asked.append(("erase", *windows)))
+    return asked
+
+
+def test_a_foreign_key_changes_nothing_over_mcp(house, forgotten):
+    furnish(house)
+    window, key = house.ids["window"], house.ids["key"]
+
+    async def talk() -> None:
+        bearer = {"authorization": f"Bearer {house.keys['bob']}", "x-halo-writes": "yes"}
+        async with httpx2.AsyncClient(headers=bearer) as sender:
+            link = streamable_http_client(f"{house.address}/mcp", http_client=sender)
+            async with Client(link) as client:
+                told = []
+                for tool, arguments in (
+                    ("memory_search", {"query": QUESTION, "window": window}),
+                    ("memory_timeline", {"window": window}),
+                    ("memory_read", {"id": key, "around": 5}),
+                    ("memory_forget", {"id": key}),
+                    ("memory_forget", {"id": house.ids["gone"], "undo": True}),
+                ):
+                    answer = await client.call_tool(tool, arguments)
+                    assert answer.is_error, tool
+                    told.append(answer)
+                for address in (f"halo://windows/{window}", f"halo://chunks/{key}"):
+                    with pytest.raises(Exception, match="There is no"):
+                        await client.read_resource(address)
+                told.append(await client.read_resource("halo://windows"))
+                await call(client, "memory_write", text="The attic is dry.", path=f"Places/{HOARD}")
+                await call(client, "memory_write", text="The attic is dry.")
+                assert SECRET not in str(told)
+                assert window not in str(told[-1])
+
+    with house.client("ann") as ann:
+        before = kept(house, ann)
+        forgotten.clear()
+        anyio.run(talk)
+        assert kept(house, ann) == before
+    assert forgotten == []
+
+
+def test_a_foreign_key_changes_nothing_over_v1_and_the_kobold_api(house, forgotten):
+    furnish(house)
+    window, turn = house.ids["window"], house.ids["turn"]
+    with house.client("ann") as ann, house.client("bob") as bob:
+        before = kept(house, ann)
+        text = ann.post("/api/extra/generate/check", json={"genkey": "K"}).text
+        forgotten.clear()
+        chat = {"model": "any", "messages": [{"role": "user", "content": QUESTION}]}
+        named = {"x-halo-window": window, "x-openwebui-chat-id": "one"}
+        answers = [
+            bob.post("/v1/chat/completions", json=chat, headers={"x-halo-window": window}),
+            bob.post("/v1/chat/completions", json=chat, headers=named),
+            bob.post("/v1/chat/completions", json=chat, headers={"x-openwebui-chat-id": "one"}),
+            bob.post("/v1/chat/completions", json={**chat, "user": window}),
+            bob.post("/v1/completions", json={"model": "any", "prompt": QUESTION}, headers=named),
+            bob.post(
+                "/v1/responses",
+                json={"model": "any", "input": QUESTION, "previous_response_id": f"resp_{window}_{turn}"},
+            ),
+            bob.get("/v1/models"),
+            bob.post("/api/v1/generate", json={"prompt": "Hello", "max_length": 8, "genkey": "K"}),
+            bob.post("/api/extra/generate/check"),
+            bob.post("/api/extra/abort", json={"genkey": "K"}),
+            bob.post("/api/extra/abort"),
+            bob.get("/api/extra/perf"),
+            bob.post("/api/extra/lending/forget", json={"window": window}),
+        ]
+        for answer in answers:
+            assert SECRET not in answer.text, answer.url
+            assert answer.status_code < 500, answer.url
+        assert ann.post("/api/extra/generate/check", json={"genkey": "K"}).text == text
+        assert kept(house, ann) == before
+    lent = [one for _, *windows in forgotten for one in windows]
+    assert all(one.startswith(("lent ", "prototype ")) for one in lent), forgotten
+    assert not any(one in (window, house.ids["branch"]) for one in lent)
+
+
+def test_a_foreign_key_drops_no_captures_and_no_cells(house, forgotten):
+    furnish(house)
+    window, branch, key = house.ids["window"], house.ids["branch"], house.ids["key"]
+    with house.client("ann") as ann, house.client("bob") as bob:
+        before = kept(house, ann)
+        forgotten.clear()
+        for one in (window, branch):
+            assert bob.get(f"/api/windows/{one}/captures").status_code == 404
+            assert bob.get(f"/api/windows/{one}/replay").status_code == 404
+            assert bob.delete(f"/api/windows/{one}/captures").status_code == 404
+            assert bob.delete(f"/api/windows/{one}/chunks/{key}").status_code == 404
+            assert bob.delete(f"/api/windows/{one}").status_code == 404
+        own = bob.post("/api/windows", json={"name": "Bob"}).json()["id"]
+        assert bob.delete(f"/api/windows/{own}/chunks/{key}").status_code == 404
+        assert forgotten == []
+        assert kept(house, ann) == before
+        ann.delete(f"/api/windows/{window}/chunks/{key}").raise_for_status()
+        assert any(window in one for one in forgotten)  # the owner's own request does reach the cells
+
+
 def test_nothing_is_told_without_a_key_and_a_revoked_one_ends_at_once(house):
     furnish(house)
     assert httpx.get(f"{house.address}/api/windows").status_code == 401

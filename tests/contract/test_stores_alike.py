@@ -13,8 +13,8 @@ from halo_weave.app import open_store
 from halo_weave.core.attribution import Attribution, ChunkShare, TokenSource
 from halo_weave.core.tokens import Chunk, Role
 from halo_weave.core.working_set import LiveChunk
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import Draft, ExportFilter
+from halo_weave.store.sql_store import SqlStore
 from halo_weave.store.transfer import transfer_memory
 from tests.contract.conftest import enriched
 from tests.store.material import NOW, answer, ask, assistant, cut, exported, sleep, user, wake
@@ -39,12 +39,12 @@ def ordered(found) -> list:
     return sorted(plain(list(found)), key=str)
 
 
-QUESTIONS: dict[str, Callable[[Store, str, str], Any]] = {
+QUESTIONS: dict[str, Callable[[SqlStore, str, str], Any]] = {
     "windows": lambda store, one, two: store.windows(deleted=True),
     "window names": lambda store, one, two: store.window_names(),
     "figures of a window": lambda store, one, two: [store.window_stats(one), store.window_stats(two)],
     "live": lambda store, one, two: [store.live(one), store.live(two)],
-    "life": lambda store, one, two: [store.life(one), store.life(two)],
+    "life": lambda store, one, two: [store.window_timeline(one), store.window_timeline(two)],
     "graveyard": lambda store, one, two: [
         store.graveyard(one, sort=sort, descending=way)
         for sort in ("position", "slept", "peak", "tokens")
@@ -52,9 +52,9 @@ QUESTIONS: dict[str, Callable[[Store, str, str], Any]] = {
     ],
     "graveyard by words": lambda store, one, two: store.graveyard(one, text="QUESTION", role=Role.USER),
     "graveyard by signs": lambda store, one, two: [store.graveyard(one, text=text) for text in "%_\\"],
-    "places asleep": lambda store, one, two: store.asleep_places(one),
-    "counted asleep": lambda store, one, two: store.count_asleep(one, 0, 10_000),
-    "asleep between": lambda store, one, two: store.asleep_between(one, 0, 10_000, 5),
+    "places asleep": lambda store, one, two: store.pruned_positions(one),
+    "counted asleep": lambda store, one, two: store.count_pruned(one, 0, 10_000),
+    "asleep between": lambda store, one, two: store.pruned_between(one, 0, 10_000, 5),
     "history": lambda store, one, two: [
         store.history(limit=500),
         store.history(window=one),
@@ -89,8 +89,10 @@ QUESTIONS: dict[str, Callable[[Store, str, str], Any]] = {
     ],
     "times woken": lambda store, one, two: store.resurrection_count(user(1)),
     "deletion": lambda store, one, two: [store.deletion_of(user(3)), store.deletion_of(assistant(2, 1))],
-    "sleepers": lambda store, one, two: store.sleepers(two, [user(1), assistant(2), assistant(4), user(7)]),
-    "to wake": lambda store, one, two: store.asleep_or_said(one, [user(1), assistant(2, 1), user(13)]),
+    "sleepers": lambda store, one, two: store.recall_candidates(
+        two, [user(1), assistant(2), assistant(4), user(7)]
+    ),
+    "to wake": lambda store, one, two: store.resurrectable_chunks(one, [user(1), assistant(2, 1), user(13)]),
     "outline": lambda store, one, two: ordered(store.outline()),
     "outline since": lambda store, one, two: ordered(store.outline(store.sequence() - 3)),
     "changes": lambda store, one, two: store.changes(0),
@@ -129,7 +131,7 @@ def pair(server, tmp_path_factory) -> Any:
     server.drop(database)
 
 
-def more_of_everything(store: Store) -> None:
+def more_of_everything(store: SqlStore) -> None:
     one, two = (window.id for window in store.windows())
     starts = {item.key: item.chunk.start for item in store.live(one)}
     shares = (ChunkShare(user(1), starts[user(1)], 0.5), ChunkShare(assistant(2), starts[assistant(2)], 0.25))

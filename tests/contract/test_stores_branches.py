@@ -137,7 +137,7 @@ def test_a_window_can_go_on_from_a_turn_of_another_one(store, talk):
     assert not store.turn_record(4).aside, "the other window goes through it"
     assert store.turn_record(5).aside
     assert live(store, talk) == ["about apples", "yes apples"]
-    assert not store.sleepers(talk, [user(3), assistant(4)]), "here it was left"
+    assert not store.recall_candidates(talk, [user(3), assistant(4)]), "here it was left"
     store.switch(other, 0, now=NOW)
     assert store.turn_record(4).aside
     assert store.verify() == []

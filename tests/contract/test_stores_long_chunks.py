@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from halo_weave.store.records import ChunkToPrune
+from halo_weave.store.records import ChunkMove
 from tests.store.material import NOW, ask, exchange, holding, user
 
 
@@ -17,8 +17,8 @@ def test_a_long_chunk_that_sleeps_is_divided_at_its_places(store, window):
     before = store.chunk(key)
     traces = np.arange(2 * len(before.chunk), dtype=np.float32).reshape(2, -1)
     lit = store.live(window)[0].brightness
-    store.prune(window, [ChunkToPrune(key, lit, {"why": "budget"}, traces)], now=NOW)
-    bright = store.asleep_or_said(window, [key])[key].brightness
+    store.prune(window, [ChunkMove(key, lit, {"why": "budget"}, traces)], now=NOW)
+    bright = store.resurrectable_chunks(window, [key])[key].brightness
     assert store.split_long_chunks(256, now=NOW) == 1
     parts = store.chunks_between(before.chunk.start, before.chunk.stop)
     assert len(parts) >= 2
@@ -26,7 +26,7 @@ def test_a_long_chunk_that_sleeps_is_divided_at_its_places(store, window):
     assert all(len(part.chunk) <= 256 for part in parts)
     assert [part.chunk.start for part in parts[1:]] == [part.chunk.stop for part in parts[:-1]]
     assert parts[0].key == key
-    held = store.asleep_or_said(window, [part.key for part in parts])
+    held = store.resurrectable_chunks(window, [part.key for part in parts])
     asleep = [held[part.key].brightness for part in parts]
     assert np.array_equal(np.concatenate(asleep), bright)
     assert np.array_equal(np.hstack([held[part.key].traces for part in parts]), traces)

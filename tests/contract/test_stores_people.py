@@ -41,19 +41,19 @@ def test_a_key_is_found_by_its_hash_until_it_is_revoked(store, ann):
 
 def test_reach_is_what_is_own_and_what_is_shared(store, ann, bob):
     mine, first, second = window(store, bob), window(store, ann, "First"), window(store, ann, "Second")
-    assert store.reach(bob).readable == {mine}
+    assert store.access_of(bob).readable == {mine}
     store.share(ann, first, bob, writes=False, now=NOW)
-    reach = store.reach(bob)
+    reach = store.access_of(bob)
     assert (reach.own, reach.readable, reach.writable) == ({mine}, {mine, first}, {mine})
     assert store.readers(first) == (bob,)
     store.share(ann, "", bob, writes=True, now=NOW)
     later = window(store, ann, "Later")
-    assert store.reach(bob).writable == {mine, first, second, later}
+    assert store.access_of(bob).writable == {mine, first, second, later}
     assert {one.name for one in store.windows(reader=bob)} == {"Talk", "First", "Second", "Later"}
     assert store.window_names(reader=bob)[later] == "Later, of ann"
     assert store.unshare(ann, "", bob)
     assert not store.unshare(ann, "", bob)
-    assert store.reach(bob).readable == {mine, first}
+    assert store.access_of(bob).readable == {mine, first}
     with pytest.raises(BadInput):
         store.share(bob, first, ann, writes=False, now=NOW)
     with pytest.raises(UnknownWindow):
@@ -113,7 +113,7 @@ def test_owners_and_shares_go_along_with_a_file_and_with_a_move(store, memory, a
         copy_rows(db, moved._db)
     assert moved.key_hashes(HASH[:8]) == [(HASH, ann)]
     assert moved.shares() == store.shares()
-    assert moved.reach(bob) == store.reach(bob)
+    assert moved.access_of(bob) == store.access_of(bob)
 
 
 def test_an_import_shares_nothing_that_was_here(store, memory, ann, bob, tmp_path):
@@ -137,4 +137,4 @@ def test_an_export_of_one_person_has_nothing_of_another(store, ann, bob):
     assert "bell" not in told
     assert "door" not in told
     assert store.stats(reader=ann).chunks == 1
-    assert [one.window for one in store.timeline(reader=ann)] == list(store.reach(ann).own)
+    assert [one.window for one in store.timeline(reader=ann)] == list(store.access_of(ann).own)

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from halo_weave.core.tokens import ChunkKey
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import ExportFilter
+from halo_weave.store.sql_store import SqlStore
 from tests.store.material import (
     NOW,
     assistant,
@@ -82,7 +82,7 @@ def kept(key: str | None, text: str) -> dict:
 
 
 @pytest.fixture
-def told(memory) -> Store:
+def told(memory) -> SqlStore:
     """A memory whose reasons and snapshots name turns: 3 and 4, woken by turn 3; an entry explained by 1 and 3."""
     store = memory("told")
     window = store.create_window("w", now=NOW).id
@@ -98,7 +98,7 @@ def told(memory) -> Store:
     return store
 
 
-def hits(store: Store, key) -> list[str | None]:
+def hits(store: SqlStore, key) -> list[str | None]:
     """What is told of the wakings of a chunk."""
     return [event.detail.get("hit") for event in store.history(key=key) if event.event == "woke"]
 

@@ -193,7 +193,7 @@ def test_sleepers_are_what_the_plan_needs(store, window):
     answer(store, window, ids, "magnitude voting", " and", " more")
     every = [user(1), user(1, 1), assistant(2), assistant(2, 1), assistant(2, 2)]
     sleep(store, window, *every[1:])
-    sleepers = store.sleepers(window, [assistant(2, 2)])
+    sleepers = store.recall_candidates(window, [assistant(2, 2)])
     assert sleepers.keys() == {assistant(2), assistant(2, 2)}
     hit = sleepers[assistant(2, 2)]
     assert (hit.tokens, hit.pair_key) == (1, user(1))
@@ -205,6 +205,6 @@ def test_sleepers_are_what_the_plan_needs(store, window):
 def test_memory_of_other_windows_can_be_planned_too(store, window):
     other = store.create_window("other", now=NOW).id
     exchange(store, window, "my cat", "a siamese")
-    sleepers = store.sleepers(other, [user(1)])
+    sleepers = store.recall_candidates(other, [user(1)])
     assert sleepers.keys() == {user(1), assistant(2)}
-    assert store.sleepers(window, [user(1)]) == {}  # live there
+    assert store.recall_candidates(window, [user(1)]) == {}  # live there

@@ -18,7 +18,7 @@ from halo_weave.chat.events import TokenGenerated, TurnEnded, TurnFailed, Window
 from halo_weave.core.tokens import Tokens
 from halo_weave.core.working_set import LiveChunk
 from halo_weave.errors import LeaseLost, StoreUnreachable, WindowBusy
-from halo_weave.store.records import ChunkToResurrect, Draft
+from halo_weave.store.records import ChunkMove, Draft
 from tests.store.material import NOW, ask, exchange, sleep, user
 
 
@@ -157,11 +157,11 @@ def test_what_is_shared_no_longer_ends_a_reply_that_another_server_writes_with_i
     own = one.create_window("bob's", now=NOW, owner=bob).id
     one.share(ann, private, bob, writes=False, now=NOW)
     with other.fleet.lease(own):
-        other.wake(own, [ChunkToResurrect(key, np.ones(2, np.float32), {})], now=NOW)
+        other.resurrect(own, [ChunkMove(key, np.ones(2, np.float32), {})], now=NOW)
         assert one.unshare(ann, private, bob)
         assert one.live(own) == []
         with pytest.raises(LeaseLost):
-            other.wake(own, [ChunkToResurrect(key, np.ones(2, np.float32), {})], now=NOW)
+            other.resurrect(own, [ChunkMove(key, np.ones(2, np.float32), {})], now=NOW)
     assert one.live(own) == []
 
 
@@ -401,11 +401,11 @@ def test_a_reply_appears_on_other_servers_while_it_is_written(paced):
     shown = [(token.position, token.text) for token in paced.told(TokenGenerated)]
     assert len(dict(shown)) == len(shown)  # none is told twice
     assert "".join(text for _, text in sorted(shown)) in whole
-    assert until(lambda: not paced.other.turns.overhearing._followed)
+    assert until(lambda: not paced.other.turns.remote_replies._followed)
 
 
 def test_who_saw_a_reply_right_before_its_end_is_told_to_look_again(paced, monkeypatch):
-    here = paced.other.turns.overhearing
+    here = paced.other.turns.remote_replies
     assert until(lambda: len(paced.shown()) == 20)
     before = len(paced.told(WindowChanged))
     monkeypatch.setattr(here, "_look", lambda *window: True)
@@ -443,7 +443,7 @@ def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_el
     monkeypatch.setattr(remote_replies, "SILENCE_TIMEOUT", 60.0)
     assert until(lambda: len(paced.shown()) == 20)
     _expire(paced.other)
-    followed = paced.other.turns.overhearing._followed[paced.window]
+    followed = paced.other.turns.remote_replies._followed[paced.window]
     paced.one._system.store.fleet._renewed = 0.0  # it is heard of again a moment later
     assert until(lambda: paced.other._system.store.fleet.written(paced.window))
     assert until(lambda: followed.silent is None)
@@ -455,9 +455,9 @@ def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_el
 
 def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(paced):
     assert until(lambda: len(paced.shown()) == 20)
-    followed = paced.other.turns.overhearing._followed[paced.window]
+    followed = paced.other.turns.remote_replies._followed[paced.window]
     before = len(paced.told(TokenGenerated))
-    with paced.other._system.untouched(paced.window) as free:
+    with paced.other._system.held_if_free(paced.window) as free:
         assert free
         paced.allowed = 40
         assert until(lambda: followed.count >= 40)
@@ -471,21 +471,21 @@ def test_who_speaks_while_something_is_told_is_not_refused(servers, monkeypatch)
     window = servers[0].windows.create("talk").id
 
     def tell() -> None:
-        with system.untouched(window):
+        with system.held_if_free(window):
             inside.set()
             time.sleep(0.05)
 
     telling = threading.Thread(target=tell)
     telling.start()
     assert inside.wait(20)
-    with system.alone(window):
+    with system.exclusive(window):
         pass
     telling.join()
 
 
 def test_news_are_heard_and_a_server_is_closed_while_a_look_waits_for_the_database(paced, monkeypatch):
     assert until(lambda: len(paced.shown()) == 20)
-    here, store = paced.other.turns.overhearing, paced.other._system.store
+    here, store = paced.other.turns.remote_replies, paced.other._system.store
     asked, go_on, written = threading.Event(), threading.Event(), store.fleet.written
 
     def slow(window: str) -> bool:
@@ -506,7 +506,7 @@ def test_news_are_heard_and_a_server_is_closed_while_a_look_waits_for_the_databa
 
 def test_a_reply_of_a_model_with_another_tokenizer_is_left_alone(paced, monkeypatch):
     monkeypatch.setattr(remote_replies, "SILENCE_TIMEOUT", 0.1)
-    here, engine = paced.other.turns.overhearing, paced.other.engine
+    here, engine = paced.other.turns.remote_replies, paced.other.engine
     assert until(lambda: len(paced.shown()) == 20)
     monkeypatch.setattr(engine, "_info", replace(engine.info, tokenizer="another"))
     fleet = paced.one._system.store.fleet

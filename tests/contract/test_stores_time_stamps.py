@@ -32,7 +32,7 @@ def test_a_sleeping_reply_loses_its_stamp_and_returns_without_it(store, window):
     key = assistant(ids.assistant_turn)
     sleep(store, window, key)
     store.remove_timestamps(now=NOW)
-    held = store.asleep_or_said(window, [key])[key]
+    held = store.resurrectable_chunks(window, [key])[key]
     assert held.record.chunk.text.strip() == "The ferry leaves at nine."
     assert len(held.brightness) == len(held.record.chunk)
 

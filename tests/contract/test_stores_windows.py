@@ -8,7 +8,7 @@ import pytest
 from halo_weave.core.tokens import Chunk, Role, Tokens
 from halo_weave.core.working_set import LiveChunk, WorkingSet
 from halo_weave.errors import BadInput, UnknownChunk
-from halo_weave.store.records import ChunksToEmbed, ChunkToPrune, ChunkToResurrect
+from halo_weave.store.records import ChunkMove, ChunksToEmbed
 from tests.store.material import (
     NOW,
     TOKENIZER,
@@ -66,7 +66,7 @@ def test_brightness_of_the_wrong_size_or_place_changes_nothing(store, window):
 def test_a_pruned_chunk_keeps_its_brightness_and_why_it_slept(store, window):
     ids = exchange(store, window, "one two three", "answer")
     bright = np.array([3.5, 9, -1], np.float32)
-    store.prune(window, [ChunkToPrune(user(ids.user_turn), bright, {"why": "dimmest", "rivals": 3})], now=NOW)
+    store.prune(window, [ChunkMove(user(ids.user_turn), bright, {"why": "dimmest", "rivals": 3})], now=NOW)
     assert live_keys(store, window) == [assistant(ids.assistant_turn)]
     asleep = sleeping(store, window, user(ids.user_turn))
     assert asleep.brightness.tobytes() == bright.tobytes()
@@ -92,26 +92,24 @@ def test_several_chunks_are_read_at_once_with_the_brightness_they_had_here(store
     letters = Tokens.of(range(9), [bytes([letter]) for letter in b"one two 1"])
     bright = store.live(window)[0].brightness
     sleep(store, window, user(first.user_turn))
-    woken = ChunkToResurrect(
-        user(second.user_turn), np.ones(9, np.float32), tokens=letters, tokenizer="letters"
-    )
-    store.wake(other, [woken], now=NOW)
+    woken = ChunkMove(user(second.user_turn), np.ones(9, np.float32), tokens=letters, tokenizer="letters")
+    store.resurrect(other, [woken], now=NOW)
     sleep(store, other, user(second.user_turn))
     store.delete([user(gone.user_turn)], now=NOW)
 
     asked = [user(gone.user_turn), user(second.user_turn), user(99), user(first.user_turn)]
-    here = store.asleep_or_said(window, asked)
+    here = store.resurrectable_chunks(window, asked)
     assert list(here) == [asked[0], asked[1], asked[3]]
     assert here[asked[3]].brightness.tobytes() == bright.tobytes()
     assert here[asked[1]].brightness is None
     assert here[asked[1]].record == store.chunk(asked[1])
     assert [one.record.gone for one in here.values()] == [True, False, False]
 
-    there = store.asleep_or_said(other, asked)
+    there = store.resurrectable_chunks(other, asked)
     assert there[asked[1]].brightness.tolist() == [1] * 9
     assert (there[asked[1]].record.chunk.tokens, there[asked[1]].record.tokenizer) == (letters, "letters")
     assert there[asked[3]].brightness is None
-    assert store.asleep_or_said(window, []) == {}
+    assert store.resurrectable_chunks(window, []) == {}
 
 
 def test_traces_are_kept_beside_brightness_wherever_a_chunk_goes(store, window, again):
@@ -130,12 +128,12 @@ def test_traces_are_kept_beside_brightness_wherever_a_chunk_goes(store, window, 
     with pytest.raises(BadInput, match="do not fit"):
         store.save_brightness(window, [item.chunk for item in live], bright, traces[:, :2])
     with pytest.raises(BadInput, match="do not fit"):
-        store.prune(window, [ChunkToPrune(key, bright[:2], traces=traces)], now=NOW)
+        store.prune(window, [ChunkMove(key, bright[:2], traces=traces)], now=NOW)
 
-    store.prune(window, [ChunkToPrune(key, bright[:2], traces=10 * traces[:, :2])], now=NOW)
-    assert store.asleep_or_said(window, [key])[key].traces.tolist() == [[0, 10], [30, 40]]
+    store.prune(window, [ChunkMove(key, bright[:2], traces=10 * traces[:, :2])], now=NOW)
+    assert store.resurrectable_chunks(window, [key])[key].traces.tolist() == [[0, 10], [30, 40]]
     assert store.graveyard(window).items[0].traces.tolist() == [[0, 10], [30, 40]]
-    store.wake(window, [ChunkToResurrect(key, bright[:2], traces=traces[:, :2])], now=NOW)
+    store.resurrect(window, [ChunkMove(key, bright[:2], traces=traces[:, :2])], now=NOW)
     store.delete([key], now=NOW)
     store.undelete([key], now=NOW)
     assert traces_of(key) == [[0, 1], [3, 4]]
@@ -149,7 +147,7 @@ def test_merged_with_a_chunk_without_traces_those_are_not_known(store, window):
     ids = ask(store, window, "one", " two")
     bright, key = np.ones(1, np.float32), user(ids.user_turn)
     sleep(store, window, key)
-    store.wake(window, [ChunkToResurrect(key, bright, traces=np.full((1, 1), 7, np.float32))], now=NOW)
+    store.resurrect(window, [ChunkMove(key, bright, traces=np.full((1, 1), 7, np.float32))], now=NOW)
     store.merge(window, user(ids.user_turn, 1), now=NOW)
     assert np.array_equal(store.live(window)[0].traces, [[7, np.nan]], equal_nan=True)
 
@@ -158,17 +156,15 @@ def test_a_plan_is_applied_whole_or_not_at_all(store, window):
     ids = exchange(store, window, "one", "two")
     bright = np.ones(1, np.float32)
     with pytest.raises(UnknownChunk):
-        store.prune(
-            window, [ChunkToPrune(user(ids.user_turn), bright), ChunkToPrune(user(99), bright)], now=NOW
-        )
+        store.prune(window, [ChunkMove(user(ids.user_turn), bright), ChunkMove(user(99), bright)], now=NOW)
     assert len(live_keys(store, window)) == 2
     sleep(store, window, user(ids.user_turn))
     with pytest.raises(BadInput):
-        store.wake(
+        store.resurrect(
             window,
             [
-                ChunkToResurrect(user(ids.user_turn), bright),
-                ChunkToResurrect(assistant(ids.assistant_turn), bright),
+                ChunkMove(user(ids.user_turn), bright),
+                ChunkMove(assistant(ids.assistant_turn), bright),
             ],
             now=NOW,
         )
@@ -224,7 +220,7 @@ def test_a_window_on_another_tokenizer_keeps_its_own_reading(store, window, agai
     letters = Tokens.of(range(17), [bytes([letter]) for letter in b"lighthouse keeper"])
     chunk = Chunk(user(ids.user_turn), ids.start, letters, span=2)
     bright = np.arange(17, dtype=np.float32)
-    store.reread(window, [LiveChunk(chunk, bright)], tokenizer="letters", now=NOW)
+    store.store_retokenized(window, [LiveChunk(chunk, bright)], tokenizer="letters", now=NOW)
     live = again().live(window)[0]
     assert (live.chunk.tokens, live.tokenizer, live.chunk.span) == (letters, "letters", 2)
     assert store.chunk(user(ids.user_turn)).tokenizer == TOKENIZER
@@ -233,7 +229,7 @@ def test_a_window_on_another_tokenizer_keeps_its_own_reading(store, window, agai
     assert (asleep.record.chunk.tokens, asleep.record.tokenizer) == (letters, "letters")
     wake(store, window, user(ids.user_turn))
     assert store.live(window)[0].chunk.tokens == letters
-    store.reread(
+    store.store_retokenized(
         window, [LiveChunk(store.chunk(user(ids.user_turn)).chunk, bright[:2])], tokenizer=TOKENIZER, now=NOW
     )
     assert store.live(window)[0].chunk.tokens == cut("lighthouse keeper")
@@ -242,15 +238,15 @@ def test_a_window_on_another_tokenizer_keeps_its_own_reading(store, window, agai
 def test_a_chunk_wakes_up_with_tokens_of_another_tokenizer(store, window):
     ids = ask(store, window, "ab", asleep=True)
     letters = Tokens.of([1, 2], [b"a", b"b"])
-    store.wake(
+    store.resurrect(
         window,
-        [ChunkToResurrect(user(ids.user_turn), np.ones(2, np.float32), tokens=letters, tokenizer="letters")],
+        [ChunkMove(user(ids.user_turn), np.ones(2, np.float32), tokens=letters, tokenizer="letters")],
         now=NOW,
     )
     assert store.live(window)[0].chunk.tokens == letters
     sleep(store, window, user(ids.user_turn))
     with pytest.raises(BadInput, match="1 tokens, not 3"):
-        store.wake(window, [ChunkToResurrect(user(ids.user_turn), np.ones(3, np.float32))], now=NOW)
+        store.resurrect(window, [ChunkMove(user(ids.user_turn), np.ones(3, np.float32))], now=NOW)
 
 
 # The graveyard
@@ -265,7 +261,7 @@ def sleepers(store, window):
     for number, key in enumerate(bright):
         store.prune(
             window,
-            [ChunkToPrune(key, bright[key] - number * 2000, {})],
+            [ChunkMove(key, bright[key] - number * 2000, {})],
             now=NOW + timedelta(minutes=number % 5),
         )
     return window
@@ -424,7 +420,7 @@ def test_deleted_words_are_found_by_no_way_of_searching_until_undeleted(store, w
     assert store.changes(0).gone.tolist() == [number, number + 1]
     record = store.chunk(user(ids.user_turn))
     assert (record.chunk.text, record.deleted) == ("the zanzibar plan", NOW)
-    assert store.sleepers(window, keys) == {}
+    assert store.recall_candidates(window, keys) == {}
     with pytest.raises(BadInput, match="deleted"):
         wake(store, window, user(ids.user_turn))
 
@@ -495,7 +491,7 @@ def test_a_windows_life_is_its_branch_without_words_and_what_happened_to_it(stor
     sleep(store, window, assistant(second.assistant_turn), why="by the user")
     elsewhere = store.create_window("Elsewhere", now=NOW).id
     exchange(store, elsewhere, "not here", "at all")
-    life = store.life(window)
+    life = store.window_timeline(window)
     assert [turn for turn, _ in life.turns] == [
         first.user_turn,
         first.assistant_turn,
@@ -514,4 +510,4 @@ def test_a_windows_life_is_its_branch_without_words_and_what_happened_to_it(stor
         (assistant(second.assistant_turn), "slept", "by the user"),
     ]
     store.delete([user(second.user_turn)], now=NOW)
-    assert user(second.user_turn) not in {one.key for one in store.life(window).chunks}
+    assert user(second.user_turn) not in {one.key for one in store.window_timeline(window).chunks}

@@ -43,7 +43,7 @@ def test_the_anchors_of_turns_3_and_4_go_together():
     window.add([live(chunk(6, 0, U, 1_000, 10))])
     plan = plan_prune(window, 20, current={5})
     assert names(plan)[-2:] == ["UT3S0", "AT4S0"]
-    assert [prune.why for prune in plan.goes[-2:]] == [PruneReason.DIMMEST, PruneReason.PAIR]
+    assert [prune.why for prune in plan.chunks[-2:]] == [PruneReason.DIMMEST, PruneReason.PAIR]
     assert plan.after == 20
 
 
@@ -91,7 +91,7 @@ def test_a_pinned_anchor_keeps_its_pair():
 def test_ties_go_to_the_older_chunk():
     window = WorkingSet([live(chunk(turn, 0, U, turn * 10, 5), 7) for turn in (1, 3, 5)])
     assert names(plan_prune(window, 10)) == ["UT1S0"]
-    assert [one.why for one in plan_prune(window, 10).goes] == [PruneReason.OLDEST]
+    assert [one.why for one in plan_prune(window, 10).chunks] == [PruneReason.OLDEST]
 
 
 def test_one_bright_token_keeps_a_chunk():
@@ -125,14 +125,14 @@ def test_a_budget_below_the_protected_part_prunes_what_it_can():
 
 def test_a_budget_of_zero_prunes_nothing_and_a_negative_one_is_refused():
     window = turns_3_and_4()
-    assert plan_prune(window, 0).goes == ()
+    assert plan_prune(window, 0).chunks == ()
     with pytest.raises(BadSetting, match="positive"):
         plan_prune(window, -1)
 
 
 def test_the_plan_says_how_bright_each_was_among_how_many():
     window = turns_3_and_4()
-    first = plan_prune(window, 80, current={5}).goes[0]
+    first = plan_prune(window, 80, current={5}).chunks[0]
     assert (first.key, first.brightness, first.tokens) == (ChunkKey(4, 4, A), 100, 10)
     assert first.rivals == 5  # the other prunable chunks: two of turn 3, three of turn 4
 
@@ -148,7 +148,7 @@ def test_the_frame_of_a_turn_that_is_gone_counts():
 def lone_units(window: WorkingSet, current: set[int]) -> int:
     """How many more units a plan would take if it could: found by asking for one chunk less, again and again."""
     count = 0
-    while (plan := plan_prune(window, max(1, window.size - 1), current=current)).goes:
+    while (plan := plan_prune(window, max(1, window.size - 1), current=current)).chunks:
         window.remove(plan.keys)
         count += 1
     return count
@@ -178,8 +178,8 @@ def test_no_chunk_is_pruned_that_was_not_needed(items, budget):
     """Without the last unit of the plan, the window would still be over its budget."""
     window = window_of(items)
     plan = plan_prune(window, budget)
-    if plan.goes:
-        last = max(i for i, prune in enumerate(plan.goes) if prune.why is not PruneReason.PAIR)
+    if plan.chunks:
+        last = max(i for i, prune in enumerate(plan.chunks) if prune.why is not PruneReason.PAIR)
         window.remove(plan.keys[:last])
         assert window.size > budget
 

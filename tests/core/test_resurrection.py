@@ -55,7 +55,7 @@ def test_negative_room_says_that_something_must_sleep_first():
 def test_the_cost_of_an_s5_hit_is_its_question_its_opening_and_itself():
     plan = plan_recall([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500)
     assert plan.cost == 30 + 70 + 80
-    assert {(waking.key, waking.part) for waking in plan.wakes} == {
+    assert {(waking.key, waking.part) for waking in plan.chunks} == {
         (FIFTH.key, ResurrectReason.HIT),
         (QUESTION.key, ResurrectReason.QUESTION),
         (OPENING.key, ResurrectReason.ANCHOR),
@@ -69,7 +69,7 @@ def test_the_opening_counts_once_when_it_is_the_hit():
 
 def test_a_question_brings_the_opening_of_its_answer():
     plan = plan_recall([RecallHit(QUESTION.key, 0.9)], GRAVEYARD, 500)
-    assert [(waking.key, waking.part) for waking in plan.wakes] == [
+    assert [(waking.key, waking.part) for waking in plan.chunks] == [
         (QUESTION.key, ResurrectReason.HIT),
         (OPENING.key, ResurrectReason.ANSWER),
     ]
@@ -82,7 +82,7 @@ def test_what_is_live_is_free():
 
 def test_a_hit_and_its_pairs_wake_up_together_or_not_at_all():
     plan = plan_recall([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 179)
-    assert plan.wakes == ()
+    assert plan.chunks == ()
     assert plan.passed_over[0].cost == 180
 
 
@@ -190,7 +190,7 @@ def test_a_plan_stays_in_the_room_and_wakes_nothing_twice(graveyard, room, pairs
     hits, sleepers, live = graveyard
     plan = plan_recall(hits, sleepers, room, live=live, frame_tokens={U: 4, A: 3}, pairs=pairs)
     assert plan.cost <= max(0, room)
-    assert plan.cost == sum(waking.cost for waking in plan.wakes)
+    assert plan.cost == sum(waking.cost for waking in plan.chunks)
     assert len(set(plan.keys)) == len(plan.keys)
     assert not set(plan.keys) & live
     new_turns = {key.turn_id for key in plan.keys} - {key.turn_id for key in live}

@@ -239,12 +239,12 @@ def test_halves_of_a_pair_go_apart_or_together_and_with_magnitude_voting_by_the_
     said = [*pair(1, 10, 90), *pair(3, 40, 50), *pair(5, 99, 99)]
     assert {key.turn_id for key in plan_prune(WorkingSet(said), 20).keys} == {1, 2}
     plan = plan_prune(WorkingSet(said, strategy=Surprise()), 20)
-    assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.goes] == [
+    assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.chunks] == [
         (1, 10.0, "dimmest"),
         (3, 40.0, "dimmest"),
     ]
     plan = plan_prune(WorkingSet(said, strategy=Surprise()), 20, pairs="brighter")
-    assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.goes] == [
+    assert [(one.key.turn_id, one.brightness, str(one.why)) for one in plan.chunks] == [
         (4, 50.0, "dimmest"),
         (3, 40.0, "with its pair"),
     ]

@@ -101,13 +101,13 @@ def test_thanks_wakes_nothing_and_what_is_spoken_of_does(tmp_path: Path):
         for key in live(weave, window):
             weave.chunks.sleep(window, key)
         for small in ("Thanks!", "ok", "Hmm.", "Tell me more.", "What is the capital of Mongolia?"):
-            assert not weave.memory.preview(window, small).plan.wakes, small
+            assert not weave.memory.preview(window, small).plan.chunks, small
         woken = weave.memory.preview(
             window, "Which of my relatives looks after the beacon on the coast?"
         ).plan.keys
         assert [weave._system.store.chunk(key).chunk.text for key in woken][:1] == [FACT]
         weave.windows.change_settings({"relevance_floor": 0})
-        assert weave.memory.preview(window, "Hmm.").plan.wakes
+        assert weave.memory.preview(window, "Hmm.").plan.chunks
 
 
 def test_nonsense_finds_nothing_and_a_question_in_other_words_does(tmp_path: Path):

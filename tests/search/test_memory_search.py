@@ -148,7 +148,7 @@ def test_hits_become_a_plan_within_the_room_with_their_pairs(store, window):
     elsewhere = store.create_window("where none of it is live", now=NOW).id
     with recalling(store) as recall:
         hits = recall.search("Who plays the violin?", now=NOW)
-    sleepers = store.sleepers(elsewhere, keys_of(hits))
+    sleepers = store.recall_candidates(elsewhere, keys_of(hits))
     plan = plan_recall(hits, sleepers, 16, pairs="with")
     assert plan.keys == keys[1]
     assert plan.cost <= 16

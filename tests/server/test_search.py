@@ -65,7 +65,7 @@ def test_a_search_is_narrowed_to_windows_with_a_tag(client, window):
 
 def test_what_a_preview_would_wake_is_made_ready_for(client, window, monkeypatch):
     wished = []
-    monkeypatch.setattr(Prefetcher, "wish", lambda _, *asked, **more: wished.append(asked))
+    monkeypatch.setattr(Prefetcher, "request", lambda _, *asked, **more: wished.append(asked))
     say(client, window, "The ferry leaves at noon from Ushuaia.")
     for chunk in chunks_of(get_context(client, window)):
         client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")

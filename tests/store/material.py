@@ -16,7 +16,7 @@ import numpy as np
 from halo_weave.core.terms import stems
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
 from halo_weave.core.working_set import LiveChunk
-from halo_weave.store.records import ChunkToPrune, ChunkToResurrect, Draft
+from halo_weave.store.records import ChunkMove, Draft
 
 SHARED_MEMORY = Path("/dev/shm")
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
@@ -81,7 +81,7 @@ def assistant(turn: int, number: int = 0) -> ChunkKey:
 
 def sleep(store, window: str, *keys: ChunkKey, **reason) -> None:
     bright = {item.key: item.brightness for item in store.live(window)}
-    store.prune(window, [ChunkToPrune(key, bright[key], reason) for key in keys], now=NOW)
+    store.prune(window, [ChunkMove(key, bright[key], reason) for key in keys], now=NOW)
 
 
 def sleeping(store, window: str, key: ChunkKey):
@@ -92,12 +92,12 @@ def sleeping(store, window: str, key: ChunkKey):
 def wake(store, window: str, *keys: ChunkKey, pinned: bool = False, **reason) -> None:
     woken = []
     for key in keys:
-        found = store.asleep_or_said(window, [key]).get(key)
+        found = store.resurrectable_chunks(window, [key]).get(key)
         brightness = found.brightness if found else None
         if brightness is None:
             brightness = np.full(len(store.chunk(key).chunk), 10_000, np.float32)
-        woken.append(ChunkToResurrect(key, brightness, reason, pinned))
-    store.wake(window, woken, now=NOW)
+        woken.append(ChunkMove(key, brightness, reason, pinned=pinned))
+    store.resurrect(window, woken, now=NOW)
 
 
 def unit_vectors(count: int, dimension: int = 4, seed: int = 1) -> np.ndarray:

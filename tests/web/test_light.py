@@ -255,9 +255,7 @@ def test_before_the_model_is_calibrated_an_answer_does_not_claim_that_it_used_no
     house.replies.append("She is Mochi.")
     say(page, "How do you do?")
     line = page.locator(".turn.assistant .remembered").last
-    expect(line).to_have_text(
-        "Still learning this model. Sources appear under later replies."
-    )
+    expect(line).to_have_text("Still learning this model. Sources appear under later replies.")
     house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
     house.replies.append("She is Mochi.")
     say(page, "What is my cat called?")

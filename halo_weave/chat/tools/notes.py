@@ -13,8 +13,8 @@ from pathlib import Path
 from halo_weave.chat.tools.calls import Json, json_changes, json_size
 from halo_weave.errors import BadInput, HaloWeaveError, NotesChanged
 from halo_weave.sandbox.process import ProcessStopped, SandboxedProcess
-from halo_weave.store.protocol import PersonalStore
 from halo_weave.store.records import Note
+from halo_weave.store.sql_store import SqlStore
 
 TASK = Path(__file__).with_name("jq_task.py")
 PROGRAM_LIMIT = 20_000  # characters
@@ -107,13 +107,13 @@ class Notes:
     """Several windows and processes may write at once: a write that meets newer notes is made again on those."""
 
     def __init__(
-        self, store: PersonalStore, sandbox: JqSandbox | None = None, *, size_limit: int = SIZE_LIMIT
+        self, store: SqlStore, sandbox: JqSandbox | None = None, *, size_limit: int = SIZE_LIMIT
     ) -> None:
         self._store = store
         self._sandbox = sandbox or JqSandbox()
         self._size_limit = size_limit
 
-    def of(self, store: PersonalStore) -> Notes:
+    def of(self, store: SqlStore) -> Notes:
         """Those of someone else."""
         return Notes(store, self._sandbox, size_limit=self._size_limit)
 

@@ -15,8 +15,8 @@ from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.validation import checked_path, is_root
 from halo_weave.engines.base import Embedder
 from halo_weave.errors import BadInput, UnknownMemory
-from halo_weave.store.protocol import PersonalStore
 from halo_weave.store.records import MemoryEntry
+from halo_weave.store.sql_store import SqlStore
 
 CONTENT_LIMIT = 64 << 10  # bytes
 CANDIDATES = 50  # chunks looked at for a snapshot
@@ -92,7 +92,7 @@ class StructuredMemory:
 
     def __init__(
         self,
-        store: PersonalStore,
+        store: SqlStore,
         *,
         search: SnapshotSearch | None = None,
         embedder: Embedder | Callable[[], Embedder | None] | None = None,
@@ -102,7 +102,7 @@ class StructuredMemory:
         self._open_embedder = embedder if callable(embedder) else lambda: embedder
         self._within: frozenset[str] | None = None  # windows whose talk may explain an entry; None: all
 
-    def of(self, store: PersonalStore, within: frozenset[str] | None = None) -> StructuredMemory:
+    def of(self, store: SqlStore, within: frozenset[str] | None = None) -> StructuredMemory:
         """That of someone else: what is saved in it is explained by the talk of these windows alone."""
         other = copy(self)
         other._store, other._within = store, within

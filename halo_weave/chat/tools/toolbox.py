@@ -31,7 +31,7 @@ from halo_weave.chat.tools.structured_memory import (
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.validation import MAX_PATH_DEPTH, is_shallow
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.store.protocol import PersonalStore
+from halo_weave.store.sql_store import SqlStore
 
 OVERVIEW_LENGTH = 800  # characters
 INSTRUCTIONS = """\
@@ -184,7 +184,7 @@ class Toolbox:
         self.tree = tree
         self._result_length = result_length
 
-    def of(self, store: PersonalStore, within: frozenset[str] | None = None) -> Toolbox:
+    def of(self, store: SqlStore, within: frozenset[str] | None = None) -> Toolbox:
         """The tools on the notes and the structured memory of someone else, who may read these windows; None: all."""
         return Toolbox(self.notes.of(store), self.tree.of(store, within), result_length=self._result_length)
 

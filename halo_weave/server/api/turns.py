@@ -81,7 +81,9 @@ def routes(service: Service) -> APIRouter:
         after = None if asked.after is None else requests.parse_position(asked.after)
         wish = requests.recall_overrides_of(asked.wish)
         documents = [Document(one.name, one.text) for one in asked.documents]
-        said = service.weave.turns.say(window_id, asked.text, after=after, wish=wish, documents=documents)
+        said = service.weave.turns.say(
+            window_id, asked.text, after=after, overrides=wish, documents=documents
+        )
         return await begun(window_id, said)
 
     @router.post("/turns", summary="Add turns that were said elsewhere", status_code=201)

@@ -12,11 +12,10 @@ import numpy as np
 import psycopg
 
 from halo_weave.errors import UnknownGeneration
+from halo_weave.store.access import StoreHandle, server_only
 from halo_weave.store.postgres.bm25 import bm25, fold_term
 from halo_weave.store.postgres.database import PostgresConnection, PostgresDatabase
-from halo_weave.store.protocol import Progress, VectorSearch, silent
-from halo_weave.store.records import Numbers, Scores, Similarities, Vectors
-from halo_weave.store.rows import SqlMixin
+from halo_weave.store.records import Numbers, Progress, Scores, Similarities, Vectors, VectorSearch, silent
 from halo_weave.store.sql_store import SqlStore, atomic_backup
 from halo_weave.store.sqlite import SqliteDatabase
 from halo_weave.store.transfer import copy_rows
@@ -162,12 +161,17 @@ class PostgresVectors:
         )
 
 
-class PostgresSearch(SqlMixin):
+class PostgresSearch(StoreHandle):
     _db: PostgresDatabase
 
+    @server_only
     def search_terms(
         self, terms: Sequence[str], limit: int, *, window: str | None = None
     ) -> list[tuple[Numbers, Scores]]:
+        """For each term the numbers of the chunks that hold it and their BM25 (higher is better), in any order.
+
+        Both are empty if more than `limit` chunks of all windows hold the term. `window`: only what was said there.
+        """
         asked = [fold_term(term.replace("\x00", " ")) for term in terms]
         nothing = (np.zeros(0, np.int64), np.zeros(0, np.float64))
         where = 'AND c."window" = %(window)s' if window else ""
@@ -195,7 +199,9 @@ class PostgresSearch(SqlMixin):
             found[term] = np.frombuffer(numbers, ">i8").astype(np.int64), scores
         return [found.get(term, nothing) for term in asked]
 
+    @server_only
     def vector_search(self, generation: int) -> VectorSearch | None:
+        """The store's own index over these vectors; None if it has none, then the process loads them itself."""
         return PostgresVectors.of(self._db, generation)
 
 
@@ -220,6 +226,7 @@ class PostgresStore(PostgresSearch, SqlStore):
             )
         )
 
+    @server_only
     def backup(self, target: Path, *, progress: Progress = silent) -> None:
         """A memory in a SQLite file: it can be used as it is, or moved back."""
         with atomic_backup(target) as partial, self._db.reading() as db:

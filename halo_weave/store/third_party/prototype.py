@@ -31,7 +31,7 @@ from halo_weave.store.exchange_format import (
     tokens_out,
 )
 from halo_weave.store.json_stream import JsonReader
-from halo_weave.store.protocol import Progress
+from halo_weave.store.records import Progress
 from halo_weave.store.third_party.conversation import moment_of, one_line
 
 MEMORY = "prototype"  # the name of the memory that such turns come from

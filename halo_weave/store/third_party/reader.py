@@ -30,8 +30,7 @@ from halo_weave.errors import ImportRefused, StoreFull
 from halo_weave.store.encoding import micros, pack_floats
 from halo_weave.store.exchange_format import ExportHeader, base64_of, iso_time, tokens_out
 from halo_weave.store.json_stream import JsonReader
-from halo_weave.store.protocol import Progress
-from halo_weave.store.records import PROMPT_LENGTH
+from halo_weave.store.records import PROMPT_LENGTH, Progress
 from halo_weave.store.third_party.conversation import (
     Conversation,
     Message,

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from halo_weave.store.protocol import Store
 from halo_weave.store.records import ImportResult
+from halo_weave.store.sql_store import SqlStore
 from halo_weave.store.sqlite import SqliteStore
 from tests.fuzz import CORPUS
 from tests.store.material import quick_folder
@@ -31,13 +31,13 @@ class Heard(NamedTuple):
 
 
 @pytest.fixture
-def store() -> Iterator[Store]:
+def store() -> Iterator[SqlStore]:
     with quick_folder() as folder, SqliteStore(folder / "memory.sqlite") as opened:
         yield opened
 
 
 @pytest.fixture
-def load(store: Store) -> Callable[..., ImportResult]:
+def load(store: SqlStore) -> Callable[..., ImportResult]:
     """Import a sample by its name, or bytes, or a value as JSON."""
 
     def loaded(what: Any) -> ImportResult:
@@ -54,7 +54,7 @@ def sample(name: str) -> bytes:
     return (CORPUS / "imports" / name).read_bytes()
 
 
-def heard(store: Store, window: str | None = None) -> list[Heard]:
+def heard(store: SqlStore, window: str | None = None) -> list[Heard]:
     """All turns in the order of their ids."""
     turns: dict[int, list[Any]] = {}
     for place in sorted(store.outline(), key=lambda one: one.start):
