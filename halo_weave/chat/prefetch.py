@@ -95,7 +95,7 @@ class Prefetcher:
         system = self._system
         if system.no_model_error is not None or window_id in system.busy_windows:
             return
-        how = system.open_window(window_id).settings.read_ahead
+        how = system.open_window(window_id).settings.prefetch
         if how in ("off", "frames"):
             wish = _PrefetchRequest(wish.speaker)
         elif how == "load":

@@ -217,7 +217,7 @@ class _Run:
             goal=step["goal"] if self.budget is None else None,
             current=step["current"],
             kept=[ChunkKey.parse(key) for key in step["kept"]],
-            pairs=self.settings.pairs_asleep,
+            pairs=self.settings.prune_pairs,
         )
         self.sleep([(one.key, one.brightness, one.why) for one in plan.goes])
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from halo_weave.errors import UnknownWindow
+from halo_weave.settings import with_current_names
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import maybe_moment, micros, moment
 from halo_weave.store.records import (
@@ -152,7 +153,9 @@ class SqlWindows(SqlMixin):
                     pinned,
                     archived,
                     pack_json(shared),
-                    pack_json(merged_settings(json.loads(stored[0]), settings or {}, reset)),
+                    pack_json(
+                        merged_settings(with_current_names(json.loads(stored[0])), settings or {}, reset)
+                    ),
                     micros(now),
                     window_id,
                 ),
@@ -229,7 +232,7 @@ def _window(row: tuple[Any, ...]) -> WindowRecord:
         system_prompt,
         user_name,
         ai_name,
-        json.loads(settings),
+        with_current_names(json.loads(settings)),
         moment(created),
         moment(modified),
         maybe_moment(deleted),

@@ -439,7 +439,7 @@ declare namespace Wire {
     kind: "kobold" | "openai" | "llama";
     url?: string;
     model_name?: string;
-    reader?: string;
+    shadow_model?: string;
     key?: string;
   }
 
@@ -448,7 +448,7 @@ declare namespace Wire {
     kind: string;
     url: string;
     model_name: string;
-    reader: string;
+    shadow_model: string;
     has_key: boolean;
     configured: boolean;
     open: boolean;
@@ -803,19 +803,19 @@ declare namespace Wire {
       "surprise" | "symmetric_voting" | "use_and_surprise" | null;
     initial_brightness?: number | null;
     brightness_cap?: number | null;
-    fading?: number | null;
-    fading_share?: number | null;
-    adds_up?: "mean" | "max" | null;
+    fade_per_token?: number | null;
+    fade_rate?: number | null;
+    aggregate?: "mean" | "max" | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
-    asking_sinks?: number | null;
-    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
-    keep_exchanges?: number | null;
-    keep_used?: boolean | null;
+    question_penalty?: number | null;
+    prune_pairs?: "apart" | "brighter" | "dimmer" | null;
+    protect_recent_exchanges?: number | null;
+    protect_used?: boolean | null;
     score_current_turn?: boolean | null;
     resurrection_budget?: number | null;
     resurrection_brightness?: "earned" | "hybrid" | "fresh" | null;
-    pairs?: "ranked" | "with" | "off" | null;
+    resurrect_pairs?: "ranked" | "with" | "off" | null;
     user_weight?: number | null;
     relevance_floor?: number | null;
     mmr_lambda?: number | null;
@@ -826,14 +826,14 @@ declare namespace Wire {
     recall_before?: string | null;
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
-    read_ahead?: "off" | "frames" | "load" | "compute" | null;
+    prefetch?: "off" | "frames" | "load" | "compute" | null;
     timestamps?: boolean | null;
     memory_tree_in_prompt?: boolean | null;
     memory_decay_days?: number | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
-    answered_by?: string | null;
-    may_leave?: "all" | "window" | "not_private" | null;
+    engine_name?: string | null;
+    remote_scope?: "all" | "window" | "not_private" | null;
     private?: boolean | null;
     document_megabytes?: number | null;
     document_tokens?: number | null;
@@ -1110,13 +1110,13 @@ declare namespace Wire {
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
-      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
-      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
-      "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" | "kv_mode" | "read_ahead"
-      | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
-      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
-      "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fade_per_token" | "fade_rate" | "aggregate" | "decay" | "sink" |
+      "question_penalty" | "prune_pairs" | "protect_recent_exchanges" | "protect_used" | "score_current_turn" |
+      "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "relevance_floor" |
+      "mmr_lambda" | "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" |
+      "recall_thoughts" | "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens"
+      | "document_seconds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -1134,19 +1134,19 @@ declare namespace Wire {
       "surprise" | "symmetric_voting" | "use_and_surprise";
     initial_brightness?: number;
     brightness_cap?: number;
-    fading?: number;
-    fading_share?: number;
-    adds_up?: "mean" | "max";
+    fade_per_token?: number;
+    fade_rate?: number;
+    aggregate?: "mean" | "max";
     decay?: number;
     sink?: "max" | "first";
-    asking_sinks?: number;
-    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
-    keep_exchanges?: number;
-    keep_used?: boolean;
+    question_penalty?: number;
+    prune_pairs?: "apart" | "brighter" | "dimmer" | null;
+    protect_recent_exchanges?: number;
+    protect_used?: boolean;
     score_current_turn?: boolean;
     resurrection_budget?: number | null;
     resurrection_brightness?: "earned" | "hybrid" | "fresh";
-    pairs?: "ranked" | "with" | "off";
+    resurrect_pairs?: "ranked" | "with" | "off";
     user_weight?: number;
     relevance_floor?: number;
     mmr_lambda?: number | null;
@@ -1157,14 +1157,14 @@ declare namespace Wire {
     recall_before?: string | null;
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
-    read_ahead?: "off" | "frames" | "load" | "compute";
+    prefetch?: "off" | "frames" | "load" | "compute";
     timestamps?: boolean;
     memory_tree_in_prompt?: boolean;
     memory_decay_days?: number;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
-    answered_by?: string;
-    may_leave?: "all" | "window" | "not_private" | null;
+    engine_name?: string;
+    remote_scope?: "all" | "window" | "not_private" | null;
     private?: boolean;
     document_megabytes?: number;
     document_tokens?: number;
@@ -1466,13 +1466,13 @@ declare namespace Wire {
     inherits?: ("system_prompt" | "user_name" | "ai_name")[];
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
-      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
-      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
-      "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" | "kv_mode" | "read_ahead"
-      | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
-      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
-      "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fade_per_token" | "fade_rate" | "aggregate" | "decay" | "sink" |
+      "question_penalty" | "prune_pairs" | "protect_recent_exchanges" | "protect_used" | "score_current_turn" |
+      "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "relevance_floor" |
+      "mmr_lambda" | "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" |
+      "recall_thoughts" | "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens"
+      | "document_seconds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowContext {

@@ -12,7 +12,7 @@ from halo_weave.app import Options, open_model
 from halo_weave.chat import Weave, events
 from halo_weave.core.pruning import PruneReason
 from halo_weave.core.retrieval_heads import NOT_CALIBRATED, PENDING, Calibration, RetrievalHead
-from halo_weave.engines.engine_list import EngineList, NamedEngine
+from halo_weave.engines.engine_list import EngineList, NamedEngine, configured_engines
 from halo_weave.engines.no_model import NoModelEngine
 from halo_weave.engines.scripted import ScriptedEngine
 from halo_weave.errors import BadInput, BadSetting, EngineError, ServerFailed
@@ -78,7 +78,7 @@ def speak(weave, window, text):
 
 
 def test_a_window_speaks_with_its_engine_and_the_others_with_theirs(weave, far):
-    here, there = window(weave, "here"), window(weave, "there", answered_by="far")
+    here, there = window(weave, "here"), window(weave, "there", engine_name="far")
     far.replies = ["From afar."]
     assert spoken(speak(weave, there, "Hello over there")) == "From afar."
     assert "Hello here" in spoken(speak(weave, here, "Hello here"))
@@ -89,26 +89,26 @@ def test_a_window_speaks_with_its_engine_and_the_others_with_theirs(weave, far):
 def test_a_window_changes_its_engine_and_goes_on(weave, far):
     one = window(weave, "one")
     speak(weave, one, "My parrot is called Kiwi.")
-    weave.windows.change(one, settings={"answered_by": "far"})
+    weave.windows.change(one, settings={"engine_name": "far"})
     speak(weave, one, "What about parrots?")
     assert "My parrot is called Kiwi." in far.read[-1]
-    weave.windows.change(one, settings={"answered_by": ""})
+    weave.windows.change(one, settings={"engine_name": ""})
     turn = speak(weave, one, "And now?")
     assert len(far.read) == 1
     assert of(events.TurnEnded, turn)
 
 
 def test_an_engine_that_is_not_known_or_not_there_is_told_and_the_window_can_be_looked_at(weave, far):
-    one = window(weave, "one", answered_by="nobody")
+    one = window(weave, "one", engine_name="nobody")
     with pytest.raises(BadSetting, match="no engine named 'nobody'"):
         speak(weave, one, "Hello")
     weave.engines.add(NamedEngine("down", "kobold", "http://10.0.0.9:1"))
-    weave.windows.change(one, settings={"answered_by": "down"})
+    weave.windows.change(one, settings={"engine_name": "down"})
     with pytest.raises(EngineError, match="cannot be reached"):
         speak(weave, one, "Hello")
     assert weave.windows.context(one).turns == ()
     assert weave.engines.where(one).elsewhere == "10.0.0.9"
-    weave.windows.change(one, settings={"answered_by": ""})
+    weave.windows.change(one, settings={"engine_name": ""})
     assert of(events.TurnEnded, speak(weave, one, "Hello"))
 
 
@@ -144,7 +144,7 @@ def shelved(folder, *engines):
 def test_a_chosen_engine_speaks_before_it_is_calibrated_and_is_lit_afterwards(tmp_path, far):
     with shelved(tmp_path, far) as (weave, shelf):
         shelf.opens["faraway"].set()
-        one = window(weave, "one", answered_by="faraway")
+        one = window(weave, "one", engine_name="faraway")
         hub = weave.turns.hub(one)
         before = hub.place(hub.last)
         assert of(events.TurnEnded, speak(weave, one, "Hello"))
@@ -165,7 +165,7 @@ def test_a_chosen_engine_speaks_before_it_is_calibrated_and_is_lit_afterwards(tm
 def test_an_engine_that_was_let_go_of_is_not_calibrated_any_more(tmp_path, far):
     with shelved(tmp_path, far) as (weave, shelf):
         shelf.opens["faraway"].set()
-        one = window(weave, "one", answered_by="faraway")
+        one = window(weave, "one", engine_name="faraway")
         speak(weave, one, "Hello")
         weave._system.close_engine("faraway")
         shelf.calibrates.set()
@@ -177,7 +177,7 @@ def test_an_engine_that_takes_long_to_open_holds_up_no_other(tmp_path):
     slow, quick = Faraway(), Faraway()
     slow._info, quick._info = (replace(slow._info, name=name) for name in ("slow", "quick"))
     with shelved(tmp_path, slow, quick) as (weave, shelf):
-        waits, goes = window(weave, "waits", answered_by="slow"), window(weave, "goes", answered_by="quick")
+        waits, goes = window(weave, "waits", engine_name="slow"), window(weave, "goes", engine_name="quick")
         later = weave.turns.say(waits, "Hello")
         assert shelf.entered.wait(60)
         shelf.opens["quick"].set()
@@ -209,14 +209,14 @@ def told_elsewhere(weave, **settings):
 )
 def test_only_what_may_leave_wakes_up_where_the_model_is_far_away(weave, far, rule, private, leaves):
     told_elsewhere(weave, private=private)
-    asks = window(weave, "asks", answered_by="far", may_leave=rule)
+    asks = window(weave, "asks", engine_name="far", remote_scope=rule)
     speak(weave, asks, "What is the code of the safe?")
     assert ("four zebras" in far.read[-1]) is leaves
 
 
 def test_on_this_machine_everything_may_be_read_unless_the_window_says_otherwise(weave):
     told_elsewhere(weave)
-    near, narrow = window(weave, "near"), window(weave, "narrow", may_leave="window")
+    near, narrow = window(weave, "near"), window(weave, "narrow", remote_scope="window")
     assert of(events.ChunksResurrected, speak(weave, near, "What is the code of the safe?"))
     assert not of(events.ChunksResurrected, speak(weave, narrow, "What is the code of the safe?"))
 
@@ -226,7 +226,7 @@ def test_what_was_live_and_may_not_leave_falls_asleep_before_anything_is_sent(we
     one = window(weave, "one")
     woken = of(events.ChunksResurrected, speak(weave, one, "What is the code of the safe?"))[0]
     weave.chunks.pin(one, woken.chunks[0].key)
-    weave.windows.change(one, settings={"answered_by": "far"})
+    weave.windows.change(one, settings={"engine_name": "far"})
     slept = of(events.ChunksPruned, speak(weave, one, "Say that again"))[0]
     assert {chunk.why for chunk in slept.chunks} == {PruneReason.STAYS}
     assert "The code of the safe is" not in far.read[-1]
@@ -237,7 +237,7 @@ def test_what_may_not_leave_is_not_even_counted_there(weave, far):
     told_elsewhere(weave)
     one = window(weave, "one")
     assert of(events.ChunksResurrected, speak(weave, one, "What is the code of the safe?"))
-    weave.windows.change(one, settings={"answered_by": "far"})
+    weave.windows.change(one, settings={"engine_name": "far"})
     speak(weave, one, "Say that again")
     weave.windows.context(one)
     assert "Say that again" in far.asked
@@ -264,12 +264,12 @@ def test_words_of_a_private_window_are_counted_here(tmp_path, far):
 
 
 def test_a_private_window_never_speaks_with_another_machine(weave, far):
-    one = window(weave, "diary", private=True, answered_by="far", may_leave="all")
+    one = window(weave, "diary", private=True, engine_name="far", remote_scope="all")
     with pytest.raises(BadInput, match=r"diary is private.*far\.example"):
         speak(weave, one, "Nobody may know.")
     assert not weave.engines.list()[0].open  # its server was not even asked for its model
     assert far.read == []
-    weave.windows.change(one, settings={"answered_by": ""})
+    weave.windows.change(one, settings={"engine_name": ""})
     assert of(events.TurnEnded, speak(weave, one, "Nobody may know."))
 
 
@@ -290,7 +290,7 @@ def test_which_machine_words_go_to(url, host):
 
 
 def test_the_page_is_told_where_words_go_and_which_eyes_are_in_use(weave, far):
-    one = window(weave, "one", answered_by="far")
+    one = window(weave, "one", engine_name="far")
     before = weave.engines.where(one)
     assert (before.elsewhere, before.rule, before.model) == ("far.example", "window", "")
     speak(weave, one, "Hello")
@@ -316,6 +316,14 @@ def test_engines_are_kept_for_the_next_start_in_a_file_that_only_the_user_can_re
     assert EngineList(tmp_path).get("cellar").key == ""  # it belongs to the other address
     again.remove("cellar")
     assert list(EngineList(tmp_path)) == []
+
+
+def test_engines_of_version_0_2_keep_their_shadow_model(tmp_path):
+    about = {"kind": "openai", "url": "http://cellar:4256", "reader": "smollm2-135m"}
+    (tmp_path / "engines.json").write_text(json.dumps([{**about, "name": "cellar", "key": "s3cret"}]))
+    listed = EngineList(tmp_path)
+    assert (listed.get("cellar").shadow_model, listed.notice) == ("smollm2-135m", "")
+    assert configured_engines({"engines": {"cellar": about}})["cellar"].shadow_model == "smollm2-135m"
 
 
 GOOD = {"name": "cellar", "kind": "kobold", "url": "http://cellar:4256", "key": "s3cret"}

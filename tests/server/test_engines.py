@@ -23,8 +23,8 @@ def test_an_engine_is_added_chosen_and_removed_and_its_key_is_never_told(client,
     one = next(e for e in told.json()["engines"] if e["name"] == "cellar")
     assert (one["kind"], one["has_key"], one["open"], one["elsewhere"]) == ("kobold", True, False, "")
     assert "not-asked-for" not in told.text
-    changed = client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": "cellar"}})
-    assert changed.json()["effective"]["answered_by"] == "cellar"
+    changed = client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": "cellar"}})
+    assert changed.json()["effective"]["engine_name"] == "cellar"
     events = say(client, window, "Hello from the laptop")
     assert "Hello from the laptop" in spoken(events)
     where = client.get(f"/api/windows/{window}/engine").json()
@@ -34,7 +34,7 @@ def test_an_engine_is_added_chosen_and_removed_and_its_key_is_never_told(client,
         "",
         0,
     )
-    client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": ""}})
+    client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": ""}})
     assert client.delete("/api/engines/cellar").json() == {"engines": [], "notice": ""}
     assert "not-asked-for" not in client.get("/api/export").text
 
@@ -43,10 +43,10 @@ def test_a_window_on_a_far_engine_says_where_its_words_would_go(client, window):
     client.put(
         "/api/engines/hosted", json={"kind": "openai", "url": "https://far.example/v1", "key": "s3cret"}
     )
-    client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": "hosted"}})
+    client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": "hosted"}})
     where = client.get(f"/api/windows/{window}/engine").json()
     assert (where["elsewhere"], where["rule"], where["model"]) == ("far.example", "window", "")
-    client.patch(f"/api/windows/{window}", json={"settings": {"may_leave": "all"}})
+    client.patch(f"/api/windows/{window}", json={"settings": {"remote_scope": "all"}})
     assert client.get(f"/api/windows/{window}/engine").json()["rule"] == "all"
     client.delete("/api/engines/hosted")
 

@@ -42,7 +42,7 @@ def service(request, server, tmp_path_factory):
         url=server.url,
         engine_key=KEY,
         embedder="off",
-        reader="off",
+        shadow_model="off",
     )
     service = Service(lambda progress: build_weave(options, progress))
     service.begin().join()
@@ -131,22 +131,28 @@ def test_a_chosen_engine_that_cannot_be_had_is_502_with_the_reason_and_the_windo
     with socket.create_server(("127.0.0.1", 0)) as free:
         dead = f"http://127.0.0.1:{free.getsockname()[1]}"
     for name, url, sentence in (("dead", dead, "cannot be reached"), ("locked", server.url, "the key")):
-        told = {"kind": kind, "url": url, "key": "not-this-one", "reader": "off"}
+        told = {"kind": kind, "url": url, "key": "not-this-one", "shadow_model": "off"}
         client.put(f"/api/engines/{name}", json=told)
-        client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": name}})
+        client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": name}})
         said = refused(
             client.post(f"/api/windows/{window}/say", json={"text": "Hello?"}), 502, "server_failed"
         )
         assert sentence in said
         assert "not-this-one" not in said
         assert get_context(client, window)["turns"] == []
-    client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": ""}})
+    client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": ""}})
     assert spoken(say(client, window, "And you?")) == REPLY
 
 
 def test_a_server_that_was_not_there_at_the_start_answers_as_soon_as_it_is(tmp_path):
     with faulty_server(started=False) as server:
-        how = {"engine": "openai", "url": server.url, "engine_key": KEY, "embedder": "off", "reader": "off"}
+        how = {
+            "engine": "openai",
+            "url": server.url,
+            "engine_key": KEY,
+            "embedder": "off",
+            "shadow_model": "off",
+        }
         service = Service(lambda progress: build_weave_without_model(Options(tmp_path, **how)))
         service.begin().join()
         with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:

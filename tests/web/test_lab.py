@@ -18,7 +18,7 @@ def slide(page: Page, turn: int) -> None:
 
 
 def test_a_slider_shows_what_slept_and_woke_at_each_turn(house, show):
-    window = house.window(max_context_tokens=0, timestamps=False, pairs="off")
+    window = house.window(max_context_tokens=0, timestamps=False, resurrect_pairs="off")
     house.say(window, "My cat is called **Mochi**.", "A lovely name.")
     house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
     house.say(window, "The weather is fine.", "So it is.")

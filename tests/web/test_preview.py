@@ -12,7 +12,7 @@ pytestmark = pytest.mark.browser
 
 def asleep(house, *facts: str, **settings) -> str:
     """A window in which these facts sleep, and the answers to them do not."""
-    window = house.window(max_context_tokens=0, timestamps=False, pairs="off", **settings)
+    window = house.window(max_context_tokens=0, timestamps=False, resurrect_pairs="off", **settings)
     for fact in facts:
         house.say(window, fact, "I see.")
     for turn in house.context(window)["turns"]:

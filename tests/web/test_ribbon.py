@@ -59,7 +59,7 @@ def told(house, turns: int) -> str:
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_the_ribbon_tells_live_from_asleep_and_pinned_and_where_something_woke(house, show, theme):
-    window = house.window(max_context_tokens=0, timestamps=False, pairs="off")
+    window = house.window(max_context_tokens=0, timestamps=False, resurrect_pairs="off")
     house.say(window, "My cat is called Mochi.", "A lovely name.")
     house.say(window, "The weather is fine.", "So it is.")
     for key in ("1.0.user", "4.0.assistant"):
@@ -157,7 +157,7 @@ WHERE = "key => { const box = app.views.centre.active.list.querySelector(`[data-
 
 @pytest.mark.parametrize("view", ["conversation", "context"])
 def test_nothing_that_sleeps_wakes_or_arrives_moves_the_line_that_is_read(house, show, view):
-    window = house.window(max_context_tokens=0, min_chunk_tokens=8, timestamps=False, pairs="off")
+    window = house.window(max_context_tokens=0, min_chunk_tokens=8, timestamps=False, resurrect_pairs="off")
     house.say(window, "My cat is called Mochi.", "A lovely name.")
     for number in range(16):
         house.say(window, f"Question number {number}.", f"Answer number {number}. " * 8)
@@ -173,7 +173,7 @@ def test_nothing_that_sleeps_wakes_or_arrives_moves_the_line_that_is_read(house,
         frame(page)
         assert page.evaluate(WHERE, reading[0]) == pytest.approx(reading, abs=2)
 
-    house.ask("PATCH", f"/windows/{window}", json={"settings": {"keep_exchanges": 1}})
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"protect_recent_exchanges": 1}})
     house.say(window, "What is my cat called?", "She is called Mochi. " * 20)
     page.wait_for_function(
         "() => !app.store.busy && app.store.turn.reason && app.store.live.find('1.0.user')"

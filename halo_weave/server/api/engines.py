@@ -24,7 +24,7 @@ class EngineView(Output):
     kind: str
     url: str
     model_name: str
-    reader: str
+    shadow_model: str
     has_key: bool = Field(description="Whether a key is known. The key itself is never told.")
     configured: bool = Field(description="Whether it stands in config.toml, and can only be changed there.")
     open: bool
@@ -33,7 +33,7 @@ class EngineView(Output):
 
     @classmethod
     def of(cls, one: ListedEngine) -> EngineView:
-        names = ("name", "kind", "url", "model_name", "reader", "configured")
+        names = ("name", "kind", "url", "model_name", "shadow_model", "configured")
         own = {name: getattr(one.engine, name) for name in names}
         return cls(**own, has_key=one.has_key, open=one.open, elsewhere=one.elsewhere, light=one.light)
 
@@ -47,7 +47,7 @@ class EngineDefinition(Input):
     kind: Literal["kobold", "openai", "llama"]
     url: _Text = ""
     model_name: _Text = Field(default="", description="As the server knows it; for llama a file or a name.")
-    reader: _Text = Field(
+    shadow_model: _Text = Field(
         default="", description="A small model that reads along, or off; empty: the smallest."
     )
     key: _Text = Field(default="", description="Empty: the one that was told before.")

@@ -12,7 +12,7 @@ const RULES = {
 };
 /** @type {[string, string, string[]][]} */
 const KINDS = [ // what each needs to know
-  ["openai", "any /v1 server", ["url", "model_name", "key", "reader"]],
+  ["openai", "any /v1 server", ["url", "model_name", "key", "shadow_model"]],
   ["kobold", "Halo Weave, KoboldCPP", ["url", "key"]],
   ["llama", "a model here", ["model_name"]],
 ];
@@ -53,13 +53,13 @@ export class EnginesPart {
     this.fields = {
       name: field("Name", "cellar"), url: field("Address", "http://127.0.0.1:8080"),
       model_name: field("Model, as the server knows it", ""), key: field("Key", "", "password"),
-      reader: field("Reader", "Reader: a small model here, or off"),
+      shadow_model: field("Shadow model", "Shadow model: a small model here, or off"),
     };
     this.kind = h("select", { class: "field", "aria-label": "Kind", on: { change: () => this.#showFields() } },
       KINDS.map(([value, text]) => h("option", { value, text: `${value}: ${text}` })));
     const form = h("form", { class: "engine-form runs", on: onSubmit(() => this.#add()) },
       this.fields.name, this.kind, this.fields.url, this.fields.model_name, this.fields.key,
-      this.fields.reader,
+      this.fields.shadow_model,
       h("button", { type: "submit", class: "button", text: "Add" }));
     this.node = h("section", { class: "group engines" }, h("h3", { text: "On other machines" }),
       this.where, this.light, this.own, h("p", { class: "quiet runs", text: ABOUT }), this.notice, this.list, form);
@@ -95,7 +95,7 @@ export class EnginesPart {
     this.where.textContent = where ? whereWords(where) : "";
     this.light.textContent = where?.light ?? "";
     this.own.hidden = !where;
-    this.rule.value = String(this.app.store.window?.effective.may_leave ?? "");
+    this.rule.value = String(this.app.store.window?.effective.remote_scope ?? "");
     this.private.checked = where?.private ?? false;
     const title = "The model of all windows";
     const shared = where?.name && h("li", { class: "model-item" }, h("div", { class: "model-head" },
@@ -106,8 +106,8 @@ export class EnginesPart {
   /** @param {Engine} one @param {Where | null | undefined} where */
   #item(one, where) {
     const used = where?.name === one.name;
-    const reader = one.reader && `reader ${one.reader}`;
-    const about = [one.kind, one.url, one.model_name, reader, one.has_key ? "with a key" : ""];
+    const shadow = one.shadow_model && `shadow model ${one.shadow_model}`;
+    const about = [one.kind, one.url, one.model_name, shadow, one.has_key ? "with a key" : ""];
     return h("li", { class: used ? "model-item used" : "model-item", data: { name: one.name } },
       h("div", { class: "model-head" }, h("span", { class: "model-title", text: one.name }),
         used ? h("span", { class: "badge", text: "answers here" }) : this.#use(one.name, one.name),
@@ -126,11 +126,11 @@ export class EnginesPart {
 
   /** @param {string} name */
   #choose(name) {
-    return this.#set({ answered_by: name });
+    return this.#set({ engine_name: name });
   }
 
   #rule() {
-    return this.#set({ may_leave: this.rule.value || null });
+    return this.#set({ remote_scope: this.rule.value || null });
   }
 
   /** @param {Record<string, unknown>} settings */
@@ -150,9 +150,9 @@ export class EnginesPart {
 
   /** The form holds what is known of an engine. Its key is not told here: left empty, it stays. @param {Engine} one */
   #change(one) {
-    const { name, url, model_name, reader } = this.fields;
+    const { name, url, model_name, shadow_model } = this.fields;
     this.kind.value = one.kind;
-    [name.value, url.value, model_name.value, reader.value] = [one.name, one.url, one.model_name, one.reader];
+    [name.value, url.value, model_name.value, shadow_model.value] = [one.name, one.url, one.model_name, one.shadow_model];
     this.#showFields();
     name.focus();
   }
@@ -199,7 +199,7 @@ export class WhereBadge {
   async show() {
     const { store, api } = this.app;
     const window = store.window;
-    const own = window?.effective.answered_by ?? "";
+    const own = window?.effective.engine_name ?? "";
     const asked = window ? `${window.id} ${JSON.stringify(window.effective)} ${store.status?.model.elsewhere}` : "";
     if (asked === this.#asked) return;
     this.#asked = asked;

@@ -23,7 +23,7 @@ const PREPARED = [
  * @type {Wire.OwnSettings}
  */
 const SETTINGS = {
-  max_context_tokens: 0, max_new_tokens: 48, min_chunk_tokens: 8, keep_exchanges: 1, strategy: "first_in_first_out",
+  max_context_tokens: 0, max_new_tokens: 48, min_chunk_tokens: 8, protect_recent_exchanges: 1, strategy: "first_in_first_out",
   memory_scope: "window", tools: "off",
 };
 const ROOM = 400; // tokens beyond the prepared ones, for what is asked and what returns
