@@ -308,9 +308,9 @@ def compare_strategies(
         ages = [slept.age for slept in one.slept]
         told[name] = {
             "turns": len(one.brightness),
-            "asleep": len(one.slept),
-            "woken": len(one.woken),
-            "woken_tokens": one.woken_tokens,
+            "pruned": len(one.slept),
+            "resurrected": len(one.woken),
+            "resurrected_tokens": one.woken_tokens,
             "live": len(one.brightness[-1]) if one.brightness else 0,
             "median_age": float(np.median(ages)) if ages else None,
             "rows": one.rows,

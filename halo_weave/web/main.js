@@ -42,7 +42,10 @@ const drawer = new DrawerView(app, byId("drawer"), byId("dock"), {
   lab: () => new LabView(app),
 });
 // Where one person alone uses the server, there is nobody to share with.
-const offerPeople = () => drawer.offer("people", Boolean(app.store.me?.several || app.store.me?.may_add));
+const offerPeople = () => {
+  const { me } = app.store;
+  drawer.offer("people", Boolean(me?.multiple_people || me?.can_add_people));
+};
 app.store.on("me", offerPeople);
 offerPeople();
 const composer = new ComposerView(app, byId("composer"));

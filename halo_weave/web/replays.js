@@ -11,7 +11,7 @@ import { compareIds, parts } from "./words.js";
  * @property {string} turn its id
  * @property {Uint8Array} states of the life's chunks
  * @property {Float32Array | null} light of each, 0 to 1 by rank among what is live; null: it is not known
- * @property {string[]} woke @property {string[]} slept
+ * @property {string[]} resurrected @property {string[]} pruned
  */
 
 /** As it happened, by the record. How bright chunks were is not in it. */
@@ -47,7 +47,7 @@ export class Captured {
   /** @param {number} step @returns {Scene} */
   at(step) {
     const { chunks } = this.life;
-    const { turn, brightness, slept, woken } = this.turns[step];
+    const { turn, brightness, pruned, resurrected } = this.turns[step];
     const ranked = Object.entries(brightness).sort(([, a], [, b]) => a - b);
     const most = Math.max(1, ranked.length - 1);
     const ranks = new Map(ranked.map(([key], i) => [key, i / most]));
@@ -59,18 +59,18 @@ export class Captured {
       states[i] = rank !== undefined ? LIVE : said ? ASLEEP : UNSAID;
       light[i] = rank ?? 0;
     });
-    return { turn, states, light, woke: woken, slept };
+    return { turn, states, light, resurrected, pruned };
   }
 }
 
 /** How many chunks and tokens are live, and how many sleep. @param {WindowLife} life @param {Uint8Array} states */
 export function sums({ chunks }, states) {
-  const sum = { live: 0, liveTokens: 0, asleep: 0 };
+  const sum = { live: 0, liveTokens: 0, pruned: 0 };
   chunks.forEach(({ tokens, foreign }, i) => {
     if (states[i] >= LIVE) {
       sum.live += 1;
       sum.liveTokens += tokens;
-    } else if (states[i] === ASLEEP && !foreign) sum.asleep += 1; // what another window lent sleeps there
+    } else if (states[i] === ASLEEP && !foreign) sum.pruned += 1; // what another window lent sleeps there
   });
   return sum;
 }

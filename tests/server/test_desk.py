@@ -38,7 +38,7 @@ def test_a_file_is_read_counted_and_said_with_a_message(client, window):
     assert (document["name"], document["text"]) == ("log.txt", LOG)
     assert document["tokens"] > 5
     about = {"name": document["name"], "text": document["text"]}
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "When?", "documents": [about]})
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "When?", "documents": [about]})
     with following(client, window, answer.json()["last_event"]) as events:
         until_done(events)
     turns = get_context(client, window)["turns"]
@@ -50,7 +50,7 @@ def test_a_file_is_read_counted_and_said_with_a_message(client, window):
     said = client.get(f"/api/windows/{window}/turns").json()["turns"]
     assert said[0]["document"]
     key = turns[0]["chunks"][0]["key"]
-    assert client.get(f"/api/windows/{window}/chunks/{key}/why").json()["speaker"] == "log.txt"
+    assert client.get(f"/api/windows/{window}/chunks/{key}/explanation").json()["speaker"] == "log.txt"
     hits = client.get("/api/search", params={"q": "keeper thunder"}).json()["hits"]
     assert "log.txt" in {hit["speaker"] for hit in hits}
 
@@ -68,11 +68,11 @@ def test_a_file_that_cannot_be_attached_is_refused_in_a_sentence(client, window)
 def test_a_long_document_comes_with_a_message(client, window):
     client.patch(f"/api/windows/{window}", json={"settings": {"document_tokens": 2_000_000}})
     about = {"name": "long.txt", "text": "word " * 210_000}
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "Keep it.", "documents": [about]})
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "Keep it.", "documents": [about]})
     assert answer.status_code == 202, answer.text
     with following(client, window, answer.json()["last_event"]) as events:
         until_done(events)
-    assert client.get(f"/api/windows/{window}").json()["asleep_chunks"] > 100
+    assert client.get(f"/api/windows/{window}").json()["pruned_chunks"] > 100
 
 
 def test_windows_have_tags_pins_and_an_archive(client):
@@ -112,8 +112,11 @@ def test_words_for_all_windows_and_exceptions(client, shared):
 def test_presets_are_saved_applied_renamed_and_deleted(client, window, shared):
     client.patch(f"/api/windows/{window}", json={"settings": {"top_k": 7}, "ai_name": "Ada"})
     saved = client.put("/api/presets", json={"name": "calm/talk", "window": window}).json()
-    assert (saved["settings"], saved["words"]) == ({"memory_scope": "window", "top_k": 7}, {"ai_name": "Ada"})
-    given = {"name": "given", "settings": {"stop": "\\nUser:"}, "words": {"system_prompt": "Be calm."}}
+    assert (saved["settings"], saved["persona"]) == (
+        {"memory_scope": "window", "top_k": 7},
+        {"ai_name": "Ada"},
+    )
+    given = {"name": "given", "settings": {"stop": "\\nUser:"}, "persona": {"system_prompt": "Be calm."}}
     assert client.put("/api/presets", json=given).json()["settings"] == {"stop": "\\nUser:"}
     other = client.post("/api/windows", json={"name": "Other"}).json()["id"]
     client.post("/api/presets/apply", json={"name": "calm/talk", "window": other})

@@ -69,7 +69,7 @@ def settled(client):
 
 
 def embedded(client):
-    while client.get("/api/status").json()["embedder"]["wanted"]:
+    while client.get("/api/status").json()["embedder"]["pending"]:
         time.sleep(0.02)
 
 
@@ -138,7 +138,7 @@ def test_an_embedder_that_cannot_be_had_leaves_everything_as_it_was(tmp_path, sh
         client.post("/api/reindex", json={"embedder": "hf:owner/multilingual-GGUF:Q8_0"})
         now = settled(client)
         assert now["state"] == "failed"
-        assert "hub cannot be reached" in now["sentence"]
+        assert "hub cannot be reached" in now["message"]
         assert client.get("/api/status").json()["embedder"]["state"] == "ready"
         assert "meaning" in parts(client)
 

@@ -9,7 +9,7 @@ def test_ranks_stand_in_the_context_and_the_raw_numbers_in_why(client, window):
         say(client, window, f"Number {i} is about herons and boats.")
     chunks = chunks_of(get_context(client, window))
     assert {0, 100} <= {one["rank"] for one in chunks}
-    why = client.get(f"/api/windows/{window}/chunks/{chunks[0]['key']}/why").json()
+    why = client.get(f"/api/windows/{window}/chunks/{chunks[0]['key']}/explanation").json()
     assert why["rank"] == chunks[0]["rank"]
     assert why["peak"] == chunks[0]["peak"]
     assert set(why["parts"]) == {"surprisal", "use"}
@@ -34,8 +34,8 @@ def test_a_sleep_by_hand_is_taken_back_without_a_pin(client, window):
     say(client, window, "First thing.")
     first = chunks_of(get_context(client, window))[0]
     base = f"/api/windows/{window}/chunks/{first['key']}"
-    client.post(f"{base}/sleep")
-    again = client.post(f"{base}/wake_again").json()
+    client.post(f"{base}/prune")
+    again = client.post(f"{base}/undo-prune").json()
     assert (again["key"], again["live"], again["pinned"]) == (first["key"], True, False)
     assert chunks_of(get_context(client, window))[0]["brightness"] == first["brightness"]
 
@@ -51,16 +51,16 @@ def test_the_lab_replays_what_was_captured_and_quotes_what_was_used(client, wind
     assert (one["turns"], one["heads"]) == (6, "retrieval")
     asked = {"strategies": "first_in_first_out,use_and_surprise", "budget": 200}
     told = client.get(f"{base}/compare", params=asked).json()
-    slept = told["slept"]["first_in_first_out"]
+    slept = told["pruned"]["first_in_first_out"]
     assert slept[0]["text"] == "Number 0 is about herons and boats."
-    assert told["strategies"]["first_in_first_out"]["asleep"] == len(slept) > 0
+    assert told["strategies"]["first_in_first_out"]["pruned"] == len(slept) > 0
     assert len(told["live"]["use_and_surprise"]) == 6
     refused(client.get(f"{base}/compare", params={"strategies": "none"}), 422, "bad_input")
     turns = client.get(f"{base}/replay", params={"strategy": "first_in_first_out", "budget": 200}).json()[
         "turns"
     ]
     assert [len(one["brightness"]) for one in turns] == told["live"]["first_in_first_out"]
-    assert [key for one in turns for key in one["slept"]] == [one["key"] for one in slept]
+    assert [key for one in turns for key in one["pruned"]] == [one["key"] for one in slept]
     refused(client.get(f"{base}/replay", params={"strategy": "none"}), 422, "bad_input")
     excerpts = client.get(f"{base}/digest").json()["excerpts"]
     assert excerpts

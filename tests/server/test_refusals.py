@@ -32,7 +32,11 @@ def test_an_unknown_address_and_method_have_the_same_shape(client):
         ),
         ("/api/windows", {"name": "x", "settings": {"top_p": 0}}, "settings.top_p: use at least 0.01."),
         ("/api/windows", {"name": "x", "settings": {"sink": "x"}}, "settings.sink: use 'max' or 'first'."),
-        ("/api/windows/x/say", {"text": "a\0b"}, "text: leave out the character NUL: it cannot be stored."),
+        (
+            "/api/windows/x/messages",
+            {"text": "a\0b"},
+            "text: leave out the character NUL: it cannot be stored.",
+        ),
         ("/api/extra/generate/stream", {"prompt": "a", "top_p": 0}, "top_p: use more than 0."),
         (
             "/api/extra/generate/stream",
@@ -52,7 +56,7 @@ def test_a_body_is_refused_where_none_is_described(client, window):
     say(client, window, "Keep me.")
     key = chunks_of(get_context(client, window))[0]["key"]
     for method, path in (
-        ("POST", f"/api/windows/{window}/abort"),
+        ("POST", f"/api/windows/{window}/stop"),
         ("POST", f"/api/windows/{window}/chunks/{key}/pin"),
         ("GET", f"/api/windows/{window}"),
         ("DELETE", f"/api/windows/{window}"),
@@ -62,7 +66,7 @@ def test_a_body_is_refused_where_none_is_described(client, window):
             sentence = refused(client.request(method, path, content=body), 422, "bad_input")
             assert sentence == "This address takes no body. Send none."
     assert not chunks_of(get_context(client, window))[0]["pinned"]
-    empty = client.post(f"/api/windows/{window}/abort", content=iter([b""]))
+    empty = client.post(f"/api/windows/{window}/stop", content=iter([b""]))
     assert empty.json() == {"stopped": False}
 
 
@@ -84,8 +88,8 @@ def test_head_of_events_ends_and_leaves_the_connection_free(client, window, serv
     deadline = time.monotonic() + 10
     while service.weave.turns.hub(window).watchers:
         assert time.monotonic() < deadline
-    refused(client.get("/api/windows/x/say"), 405, "method_not_allowed")
-    assert client.head("/api/windows/x/say").status_code == 405
+    refused(client.get("/api/windows/x/messages"), 405, "method_not_allowed")
+    assert client.head("/api/windows/x/messages").status_code == 405
 
 
 def test_the_icon_is_found_where_browsers_look_for_it(client):
@@ -123,9 +127,9 @@ def test_a_request_that_does_not_fit_is_told_so_in_words(client, method, path, s
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("DELETE", "/api/windows/x/chunks/undelete"),
-        ("POST", "/api/windows/x/chunks/1.0.user/why"),
-        ("POST", "/api/windows/x/chunks/1.0.user/delete"),
+        ("DELETE", "/api/windows/x/chunks/restore"),
+        ("POST", "/api/windows/x/chunks/1.0.user/explanation"),
+        ("POST", "/api/windows/x/chunks/1.0.user/deletion"),
         ("TRACE", "/api/status"),
         ("QUERY", "/api/status"),
     ],

@@ -73,7 +73,7 @@ def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
             time.sleep(0.02)
         status = client.get("/api/status").json()["embedder"]
         assert status["state"] == "off"
-        assert "another embedder" in status["sentence"]
+        assert "another embedder" in status["message"]
         assert client.post("/api/reindex").json()["state"] == "running"
         while True:
             answer = client.get("/api/reindex")
@@ -104,12 +104,12 @@ def test_vectors_of_an_earlier_method_are_renewed_when_asked_for(tmp_path):
         while client.get("/api/reindex").json()["state"] != "idle":
             time.sleep(0.02)
         status = client.get("/api/status").json()["embedder"]
-        assert (status["state"], status["wanted"]) == ("ready", 0)
-        assert "To renew them" in status["sentence"]
+        assert (status["state"], status["pending"]) == ("ready", 0)
+        assert "To renew them" in status["message"]
         assert client.post("/api/reindex").status_code == 202
         while (now := client.get("/api/reindex").json())["state"] == "running":
             time.sleep(0.02)
-        assert (now["state"], now["sentence"]) == ("idle", "")
+        assert (now["state"], now["message"]) == ("idle", "")
         stats = client.get("/api/stats").json()["generations"]
         assert [one["model"] for one in stats if one["state"] == "current"] == ["hashing, passages 2"]
 
@@ -128,10 +128,12 @@ def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path
         assert client.get("/api/search", params={"q": "old secret"}).json()["hits"] == []
         new = client.post("/api/windows", json={"name": "New"}).json()["id"]
         told = say(client, new, "The new secret is here.")
-        assert not [event for event in told if event.name == "woken"]
+        assert not [event for event in told if event.name == "resurrected"]
         hits = client.get("/api/search", params={"q": "new secret"}).json()["hits"]
         assert "The new secret is here." in [hit["text"] for hit in hits]
-        assert [event.data["turn_id"] for event in told if event.name == "heard"] == ["1"], "ids start over"
+        assert [event.data["turn_id"] for event in told if event.name == "message_stored"] == ["1"], (
+            "ids start over"
+        )
 
 
 def test_clearing_while_others_look_breaks_nothing(tmp_path):

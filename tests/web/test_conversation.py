@@ -72,7 +72,7 @@ def test_escape_stops_the_reply_and_keeps_what_was_said(house, show):
     say(page, "Go on for ever.", wait=False)
     expect(page.locator(".chunk.draft .text")).to_contain_text("word word")
     house.held.set()
-    with page.expect_response("**/abort"):
+    with page.expect_response("**/stop"):
         page.keyboard.press("Escape")
     house.held.clear()
     settled(page)

@@ -56,7 +56,7 @@ def test_a_refused_setting_is_marked_and_says_what_to_use(house, show):
         lambda route: (
             route.fulfill(
                 status=422,
-                json={"error": {"code": "bad_input", "sentence": "settings.seed: use a whole number."}},
+                json={"error": {"code": "bad_input", "message": "settings.seed: use a whole number."}},
             )
             if route.request.method == "PATCH"
             else route.continue_()
@@ -82,7 +82,7 @@ def test_a_long_origin_ends_in_an_ellipsis_and_leaves_the_speaker_whole(house, s
     house.say(other, "My dog is called Rex.", "Noted.")
     window = house.window("Here")
     hit = house.ask("GET", "/search", params={"q": "dog Rex"})["hits"][0]["key"]
-    house.ask("POST", f"/windows/{window}/chunks/{hit}/wake")
+    house.ask("POST", f"/windows/{window}/chunks/{hit}/resurrect")
     page = show(window, viewport={"width": width, "height": 800})
     head = page.locator(".turn-head", has=page.locator(".origin")).first
     cut = "one => one.scrollWidth > one.clientWidth"
@@ -134,7 +134,7 @@ def asleep(house) -> str:
     house.say(window, "My cat is called Mochi.", "Fish soup with dill and potatoes is on.")
     for turn in house.context(window)["turns"]:
         for one in turn["chunks"]:
-            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/prune")
     return window
 
 
@@ -182,7 +182,7 @@ def test_all_parts_of_the_page_call_the_speakers_by_the_same_names(house, show):
 def test_a_reply_under_way_has_the_ais_name_in_a_second_tab(house, show):
     window = asleep(house)
     house.held.set()
-    house.ask("POST", f"/windows/{window}/say", json={"text": "Tell me of bells."})
+    house.ask("POST", f"/windows/{window}/messages", json={"text": "Tell me of bells."})
     page = show(window)
     expect(page.locator(".turn.assistant .speaker").last).to_have_text("Halo")
     house.held.clear()
@@ -207,7 +207,7 @@ def test_the_graveyard_shows_the_time_it_is_sorted_by(house, show):
     page = show(window)
     drawer = panel(page, "Graveyard")
     order, time = drawer.get_by_label("Order").locator("option"), drawer.locator(".grave time").first
-    slept = house.ask("GET", f"/windows/{window}/graveyard")["items"][0]["slept"]
+    slept = house.ask("GET", f"/windows/{window}/graveyard")["items"][0]["pruned"]
     expect(time).to_have_attribute("datetime", slept)
     expect(time).to_contain_text("asleep")
     expect(order).to_have_text(["Newest first", "Oldest first"])
@@ -311,7 +311,7 @@ def test_a_page_of_the_graveyard_that_overtakes_the_new_list_is_fetched_again(ho
     window = house.window(max_context_tokens=0, min_chunk_tokens=1)
     house.say(window, "\n\n".join(f"The bell number {n} rings." for n in range(130)), "They ring.")
     for one in [one["key"] for turn in house.context(window)["turns"] for one in turn["chunks"]]:
-        house.ask("POST", f"/windows/{window}/chunks/{one}/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/{one}/prune")
     total = house.ask("GET", f"/windows/{window}/graveyard")["total"]
     assert total > 110
     page = show(window)

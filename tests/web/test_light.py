@@ -214,7 +214,7 @@ def test_a_memory_from_another_window_says_where_it_was_said_and_can_be_opened_t
     item.get_by_role("button", name="Pin").click()
     toast(page, "Pinned")
     assert any(one["pinned"] for turn in house.context(garden)["turns"] for one in turn["chunks"])
-    house.ask("POST", f"/windows/{garden}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{garden}/chunks/1.0.user/prune")
     expect(page.locator("article[data-key='1.0.user']")).to_have_count(0)
     item.get_by_role("button", name="Open").click()
     page.wait_for_function("id => app.store.current === id", arg=kitchen)
@@ -224,7 +224,7 @@ def test_a_memory_from_another_window_says_where_it_was_said_and_can_be_opened_t
 def test_a_wrong_memory_sleeps_and_does_not_wake_for_such_a_question_again(house, show):
     window = told(house)
     looking_at(house)
-    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     house.say(window, "What is my cat called?", "I do not know.")
     page = show(window)
     line = page.locator(".turn.assistant .remembered").last
@@ -241,7 +241,7 @@ def test_a_wrong_memory_sleeps_and_does_not_wake_for_such_a_question_again(house
 def test_a_memory_that_woke_for_nothing_is_told_as_unused(house, show):
     window = told(house)
     looking_at(house)
-    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     house.say(window, "What is my cat called?", "I do not know.")
     page = show(window)
     line = page.locator(".turn.assistant .remembered").last
@@ -260,7 +260,7 @@ def test_before_the_model_is_calibrated_an_answer_does_not_claim_that_it_used_no
     expect(line).to_have_text(
         "What this answer used is not known: which parts of the model look back was not found out yet."
     )
-    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     house.replies.append("She is Mochi.")
     say(page, "What is my cat called?")
     line = page.locator(".turn.assistant .remembered").last

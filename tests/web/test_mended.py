@@ -127,7 +127,7 @@ def test_a_click_in_the_graveyard_reads_and_a_button_wakes_with_the_question(hou
     window = house.window(max_context_tokens=0)
     house.say(window, "What is **bold**?", "Bold is **this**.")
     for key in ("1.0.user", "2.0.assistant"):
-        house.ask("POST", f"/windows/{window}/chunks/{key}/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/{key}/prune")
     page = show(window, form="rendered")
     drawer = panel(page, "Graveyard")
     expect(drawer.locator("[role='status']")).to_contain_text("tokens asleep")

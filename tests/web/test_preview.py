@@ -17,7 +17,7 @@ def asleep(house, *facts: str, **settings) -> str:
         house.say(window, fact, "I see.")
     for turn in house.context(window)["turns"]:
         for one in turn["chunks"] if turn["role"] == "user" else []:
-            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/prune")
     return window
 
 
@@ -49,7 +49,7 @@ def test_what_is_unticked_does_not_wake_with_the_message(house, show):
     assert "3.0.user" in live(house, window)
     assert "1.0.user" not in live(house, window)
     # The next message begins without a choice.
-    house.ask("POST", f"/windows/{window}/chunks/3.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/3.0.user/prune")
     typed(page, "Once more of my cat.")
     expect(preview).to_contain_text("Would wake 2 chunks")
 

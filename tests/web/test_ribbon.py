@@ -53,7 +53,7 @@ def told(house, turns: int) -> str:
     for number in range(turns // 2):
         house.say(window, f"Question number {number}.", f"Answer number {number}. " * 6)
     if house.context(window)["turns"][0]["turn_id"] == "1":
-        house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     return window
 
 
@@ -63,7 +63,7 @@ def test_the_ribbon_tells_live_from_asleep_and_pinned_and_where_something_woke(h
     house.say(window, "My cat is called Mochi.", "A lovely name.")
     house.say(window, "The weather is fine.", "So it is.")
     for key in ("1.0.user", "4.0.assistant"):
-        house.ask("POST", f"/windows/{window}/chunks/{key}/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/{key}/prune")
     house.ask("POST", f"/windows/{window}/chunks/2.0.assistant/pin")
     page = show(window, color_scheme=theme)
     ready(page, 4)
@@ -162,7 +162,7 @@ def test_nothing_that_sleeps_wakes_or_arrives_moves_the_line_that_is_read(house,
     for number in range(16):
         house.say(window, f"Question number {number}.", f"Answer number {number}. " * 8)
     for key in ("1.0.user", "5.0.user", "6.0.assistant"):
-        house.ask("POST", f"/windows/{window}/chunks/{key}/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/{key}/prune")
     page = show(window, view=view, form="rendered")
     ready(page, 34)
     page.evaluate("app.views.centre.active.place.scrollTop -= 900")

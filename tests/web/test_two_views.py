@@ -30,7 +30,7 @@ def loaded(page: Page) -> None:
 def test_a_new_visitor_sees_the_conversation_and_can_change_to_the_context(house, show):
     window = house.window(max_context_tokens=0, timestamps=False)
     house.say(window, "My cat is called Mochi.", "A lovely name.")
-    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     page = show(window, **CONVERSATION)
     loaded(page)
     assert texts(page) == ["My cat is called Mochi.", "A lovely name."]
@@ -213,7 +213,7 @@ def test_a_reply_goes_on_and_a_message_without_a_reply_is_answered(house, show):
     house.replies.append(" and on")
     tool(page, 1, "Continue")
     answered(page, "and on")
-    house.ask("POST", f"/windows/{window}/rewind", json={"turn": "1"})
+    house.ask("POST", f"/windows/{window}/rewind", json={"turn_id": "1"})
     expect(page.locator("#conversation .turn.assistant")).to_have_count(0)
     house.replies.append("Once more.")
     tool(page, 0, "Answer this")
@@ -232,7 +232,7 @@ def test_continue_on_a_reply_that_ended_by_itself_changes_nothing_and_says_so(ho
         expect(page.get_by_text("The model had nothing to add.")).to_be_visible()
         settled(page)
         assert texts(page) == ["First.", "One.", "Second.", "Two."]
-    assert house.context(window)["turns"][-1]["siblings"] == 1
+    assert house.context(window)["turns"][-1]["versions"] == 1
 
 
 def test_a_branch_is_a_window_of_its_own(house, show):

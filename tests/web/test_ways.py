@@ -97,7 +97,7 @@ def test_an_entry_that_was_not_saved_can_be_brought_back_over_the_next_one(house
         drawer.get_by_role("button", name="Save").click()
     drawer.get_by_role("button", name="New entry").click()
     drawer.get_by_label("Path").fill("B")
-    held[0].fulfill(status=500, json={"error": {"code": "internal", "sentence": "The disk is full."}})
+    held[0].fulfill(status=500, json={"error": {"code": "internal", "message": "The disk is full."}})
     page.unroute("**/api/memory/entry")
     toast(page, "A was not saved.").get_by_role("button", name="Bring it back").click()
     page.get_by_role("dialog").get_by_role("button", name="Leave it").click()
@@ -111,17 +111,17 @@ def test_words_that_were_not_sent_go_back_into_their_own_window(house, show):
     one, other = house.window("One"), house.window("Other")
     page = show(one)
     box, held = page.get_by_label("Your message"), []
-    page.route(f"**/api/windows/{one}/say", lambda route: held.append(route))
+    page.route(f"**/api/windows/{one}/messages", lambda route: held.append(route))
     box.fill("Said in one.")
     box.press("Enter")
     expect(page.locator(".status")).to_have_text("Sending…")
     house.held.set()
-    house.ask("POST", f"/windows/{other}/say", json={"text": "Is the lamp lit?"})
+    house.ask("POST", f"/windows/{other}/messages", json={"text": "Is the lamp lit?"})
     page.locator("#rail").get_by_role("button", name="Other").first.click()
     stop = page.get_by_role("button", name="Stop")
     expect(stop).to_be_visible()
     box.fill("Typed in the other.")
-    refusal = {"error": {"code": "window_busy", "sentence": "A reply is being written."}}
+    refusal = {"error": {"code": "window_busy", "message": "A reply is being written."}}
     held[0].fulfill(status=409, json=refusal)
     toast(page, "A reply is being written.")
     expect(box).to_have_value("Typed in the other.")
@@ -168,7 +168,7 @@ def asleep(house, window, text):
     for turn in house.context(window)["turns"]:
         for one in turn["chunks"]:
             if text in "".join(one["text_pieces"]):
-                house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+                house.ask("POST", f"/windows/{window}/chunks/{one['key']}/prune")
 
 
 def told(house, name="Lighthouse"):
@@ -293,7 +293,7 @@ def test_the_counts_of_the_windows_follow_each_act(house, show):
     expect(counts).to_contain_text("4 live · 0 asleep")
     act(page, every[2], "Merge into previous")
     expect(counts).to_contain_text("3 live · 0 asleep")
-    house.ask("POST", f"/windows/{window}/chunks/{every[0]}/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/{every[0]}/prune")
     expect(counts).to_contain_text("2 live · 1 asleep")
     act(page, every[3], "Delete…")
     page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
@@ -417,7 +417,7 @@ def test_rows_that_come_before_the_first_are_not_lost(house, show):
             "start": str(n),
             "tokens": 1,
             "peak": 1.0,
-            "slept": "2026-01-31T12:00:00Z",
+            "pruned": "2026-01-31T12:00:00Z",
             "reason": {},
             "said": "2026-01-31T12:00:00Z",
             "window": window,

@@ -141,14 +141,15 @@ export class ContextView {
       const { node, body } = this.#turn(chunk.turn);
       const inside = wanted.get(body) ?? [];
       const opens = before?.turn.turn_id !== chunk.turn.turn_id;
-      fence = opens || chunk.gap || !before ? "" : openFence(before.pieces.join(""), fence);
-      if (chunk.gap) (opens ? top : inside).push(this.#gap(chunk.key, chunk.gap, beside.get(chunk) ?? null, chunk));
+      fence = opens || chunk.prunedBefore || !before ? "" : openFence(before.pieces.join(""), fence);
+      const gap = chunk.prunedBefore;
+      if (gap) (opens ? top : inside).push(this.#gap(chunk.key, gap, beside.get(chunk) ?? null, chunk));
       if (opens && !wanted.has(body)) top.push(node);
       wanted.set(body, inside);
       inside.push(this.#chunk(chunk, fence).node);
       before = chunk;
     }
-    if (live.tailGap) top.push(this.#gap("tail", live.tailGap, all.at(-1) ?? null, null));
+    if (live.prunedAfter) top.push(this.#gap("tail", live.prunedAfter, all.at(-1) ?? null, null));
     return wanted;
   }
 
@@ -204,11 +205,11 @@ export class ContextView {
     }
   }
 
-  /** @param {string} key @param {Gap} gap @param {LiveChunk | null} after @param {LiveChunk | null} before */
+  /** @param {string} key @param {PrunedGap} gap @param {LiveChunk | null} after @param {LiveChunk | null} before */
   #gap(key, gap, after, before) {
     let view = this.gaps.get(key);
     if (!view) this.gaps.set(key, (view = new GapView(this.app)));
-    return view.adopt(gap, after?.start ?? null, before?.start ?? null, before?.thoughts ?? 0).node;
+    return view.adopt(gap, after?.start ?? null, before?.start ?? null, before?.prunedThoughts ?? 0).node;
   }
 
   #clear() {

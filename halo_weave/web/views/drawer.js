@@ -1,4 +1,4 @@
-// The right drawer: one panel at a time, remembered, closed with the same button that opened it.
+// The right drawer: one panel at a time, sources, closed with the same button that opened it.
 
 import { fill, h, icon, iconButton } from "../dom.js";
 

@@ -4,7 +4,7 @@ import { button, fill, h, onSubmit } from "../dom.js";
 
 const ABOUT = "A server that runs a model: another Halo Weave, or any with /v1/chat/completions. This window sends " +
   "its live context there.";
-/** @type {Record<Where["rule"], string>} */
+/** @type {Record<Where["remote_scope"], string>} */
 const RULES = {
   all: "everything it remembers",
   window: "only what was said in this window",
@@ -22,13 +22,13 @@ const USUAL = "what it usually may: of models elsewhere, only what was said in t
 export function whereWords(where) {
   if (!where.known) return `There is no engine named ${where.name} any more. Choose another one for this window.`;
   const who = where.name ? `${where.name} answers here` : "The model of all windows answers here";
-  if (where.private && where.elsewhere) {
-    return `This window is private, so nothing is sent to ${where.elsewhere}, and nobody answers here. ` +
+  if (where.private && where.remote_host) {
+    return `This window is private, so nothing is sent to ${where.remote_host}, and nobody answers here. ` +
       "Choose an engine on this machine, or let the window not be private.";
   }
-  const place = where.elsewhere ? `words are sent to ${where.elsewhere}` : "words stay on this machine";
-  const faults = where.malformed ? ` ${where.malformed} rows of attention could not be used.` : "";
-  return `${who}; ${place}. It may read ${RULES[where.rule]}.${faults}`;
+  const place = where.remote_host ? `words are sent to ${where.remote_host}` : "words stay on this machine";
+  const faults = where.malformed_rows ? ` ${where.malformed_rows} rows of attention could not be used.` : "";
+  return `${who}; ${place}. It may read ${RULES[where.remote_scope]}.${faults}`;
 }
 
 export class EnginesPart {
@@ -85,7 +85,7 @@ export class EnginesPart {
   /** Where light comes from is known now. */
   #calibrated() {
     const change = this.app.store.status?.model.change;
-    const told = change?.state === "calibrated" ? change.sentence : "";
+    const told = change?.state === "calibrated" ? change.message : "";
     if (told && told !== this.#told && this.node.isConnected) this.load();
     this.#told = told;
   }
@@ -93,7 +93,7 @@ export class EnginesPart {
   /** @param {Engine[]} engines @param {Where | null | undefined} where */
   #show(engines, where) {
     this.where.textContent = where ? whereWords(where) : "";
-    this.light.textContent = where?.light ?? "";
+    this.light.textContent = where?.attention_source ?? "";
     this.own.hidden = !where;
     this.rule.value = String(this.app.store.window?.effective.remote_scope ?? "");
     this.private.checked = where?.private ?? false;
@@ -114,7 +114,7 @@ export class EnginesPart {
         !one.configured && button("Change", () => this.#change(one), "small runs"),
         !one.configured && button("Remove", () => this.#remove(one.name), "small runs")),
       h("p", { class: "quiet", text: about.filter(Boolean).join(" · ") }),
-      one.light && h("p", { class: "quiet", text: one.light }));
+      one.attention_source && h("p", { class: "quiet", text: one.attention_source }));
   }
 
   /** @param {string} name @param {string} title */
@@ -152,7 +152,8 @@ export class EnginesPart {
   #change(one) {
     const { name, url, model_name, shadow_model } = this.fields;
     this.kind.value = one.kind;
-    [name.value, url.value, model_name.value, shadow_model.value] = [one.name, one.url, one.model_name, one.shadow_model];
+    [name.value, url.value] = [one.name, one.url];
+    [model_name.value, shadow_model.value] = [one.model_name, one.shadow_model];
     this.#showFields();
     name.focus();
   }
@@ -200,16 +201,16 @@ export class WhereBadge {
     const { store, api } = this.app;
     const window = store.window;
     const own = window?.effective.engine_name ?? "";
-    const asked = window ? `${window.id} ${JSON.stringify(window.effective)} ${store.status?.model.elsewhere}` : "";
+    const asked = window ? `${window.id} ${JSON.stringify(window.effective)} ${store.status?.model.remote_host}` : "";
     if (asked === this.#asked) return;
     this.#asked = asked;
-    const far = store.status?.model.elsewhere ?? "";
+    const far = store.status?.model.remote_host ?? "";
     this.node.hidden = true;
     if (!window || (!own && !far)) return;
     const where = /** @type {Where} */ (await api.json("GET", `/api/windows/${window.id}/engine`).catch(() => null));
     if (!where || this.#asked !== asked) return;
-    this.node.hidden = !where.elsewhere && where.known;
-    this.node.textContent = !where.known ? `no ${where.name}` : where.private ? "private" : `→ ${where.elsewhere}`;
+    this.node.hidden = !where.remote_host && where.known;
+    this.node.textContent = !where.known ? `no ${where.name}` : where.private ? "private" : `→ ${where.remote_host}`;
     this.node.title = whereWords(where);
   }
 }

@@ -3,7 +3,7 @@
 import { fill, h, icon, iconButton } from "../dom.js";
 import { clip } from "../words.js";
 
-/** @typedef {Wire.Events["memory"] & {undone?: boolean}} Kept */
+/** @typedef {Wire.Events["memory_changed"] & {undone?: boolean}} Kept */
 
 export class KeptView {
   #shown = "";

@@ -63,7 +63,7 @@ export class LightView {
       const to = /** @type {Node | null} */ (event.relatedTarget);
       if (this.#word && !this.chips.contains(to) && to !== this.#word.view.node) this.#leave();
     });
-    for (const topic of ["window", "heard"]) app.store.on(topic, () => this.clear());
+    for (const topic of ["window", "message-stored"]) app.store.on(topic, () => this.clear());
     over.addEventListener("scroll", () => this.#word && this.#draw(), { capture: true, passive: true });
     addEventListener("resize", () => this.#word && this.#draw());
   }
@@ -268,7 +268,7 @@ export class LightView {
   /** @param {Word} word @param {string} key */
   #about(word, key) {
     const live = this.app.store.live?.find(key);
-    const known = word.view.chunk.turn.remembered?.find((one) => one.key === key);
+    const known = word.view.chunk.turn.sources?.find((one) => one.key === key);
     const shown = this.centre().chunks.get(key)?.chunk;
     const said = live ?? shown;
     const text = said?.pieces.join("") ?? known?.text ?? "a chunk that sleeps now";

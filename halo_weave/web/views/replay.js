@@ -59,7 +59,7 @@ export class ReplayView {
     const { current } = store;
     const mine = ++this.#asked;
     const another = this.#window !== current;
-    const wire = current ? await this.app.attempt(() => api.life(current)) : undefined;
+    const wire = current ? await this.app.attempt(() => api.timeline(current)) : undefined;
     if (mine !== this.#asked || current !== store.current) return;
     this.#window = current;
     this.life = wire ? new WindowLife(wire) : null;
@@ -133,8 +133,8 @@ export class ReplayView {
     const step = Number(this.slider.value) - 1;
     const scene = source.at(step);
     this.#paint(life, scene);
-    const { live, liveTokens, asleep } = sums(life, scene.states);
-    const figures = `${counted(live, "chunk")} live (${counted(liveTokens, "token")}), ${number(asleep)} asleep`;
+    const { live, liveTokens, pruned } = sums(life, scene.states);
+    const figures = `${counted(live, "chunk")} live (${counted(liveTokens, "token")}), ${number(pruned)} asleep`;
     this.field.setAttribute("aria-label", `After this turn: ${figures}`);
     this.#tell(step, scene, figures);
   }
@@ -146,8 +146,9 @@ export class ReplayView {
     const told = turn ? ` · ${speakerOf(turn)}, ${moment(turn.said)}: “${clip(textOf(turn), 120)}”` : "";
     this.head.textContent = `${place}${told} · ${figures}`;
     this.slider.setAttribute("aria-valuetext", `${place}${told}, ${figures}`);
-    fill(this.changes, this.#list("Woke up", scene.woke), this.#list("Fell asleep", scene.slept));
-    const missing = [scene.turn, ...[...scene.woke, ...scene.slept].slice(0, 2 * LISTED).map((key) => parts(key).turn)]
+    fill(this.changes, this.#list("Woke up", scene.resurrected), this.#list("Fell asleep", scene.pruned));
+    const listed = [...scene.resurrected, ...scene.pruned].slice(0, 2 * LISTED);
+    const missing = [scene.turn, ...listed.map((key) => parts(key).turn)]
       .find((id) => !this.#said.has(id) && this.life?.turns.includes(id));
     if (!missing || !(await this.#texts(missing))) return;
     if (Number(this.slider.value) - 1 === step) this.#tell(step, scene, figures);
@@ -185,7 +186,7 @@ export class ReplayView {
   }
 
   /** @param {WindowLife} life @param {Scene} scene */
-  #paint(life, { states, light, woke, slept }) {
+  #paint(life, { states, light, resurrected, pruned }) {
     const { field } = this;
     const width = field.clientWidth || 300;
     const count = Math.max(1, life.chunks.length);
@@ -205,7 +206,7 @@ export class ReplayView {
     const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
     const [asleep, live, pinned, spark, gone] =
       ["--ribbon-asleep", "--ribbon-live", "--part-pinned", "--ribbon-spark", "--ink-soft"].map(colour);
-    const came = new Set(woke), went = new Set(slept);
+    const came = new Set(resurrected), went = new Set(pruned);
     const side = cell > 4 ? cell - 2 : cell - 0.5;
     life.chunks.forEach(({ key, foreign }, i) => {
       const state = states[i];

@@ -105,7 +105,7 @@ export class RibbonView {
     if (!current) return;
     const mine = ++this.#asked;
     try {
-      const wire = await api.life(current);
+      const wire = await api.timeline(current);
       if (mine !== this.#asked || current !== store.current) return;
       this.life = new WindowLife(wire);
       this.#said.clear();
@@ -210,7 +210,7 @@ export class RibbonView {
     };
     const opens = (/** @type {number} */ i) => !i || life.chunks[i - 1].turn !== life.chunks[i].turn;
     life.chunks.forEach(({ key, turn, foreign }, i) => {
-      const woke = own.has(i) || Boolean(known.get(key)?.woken) || (lent.has(turn) && opens(i));
+      const woke = own.has(i) || Boolean(known.get(key)?.resurrected) || (lent.has(turn) && opens(i));
       if (woke && !foreign) spark((top(i) + this.#ends[i] * scale) / 2);
     });
     const [first, last] = this.#visible();

@@ -105,7 +105,7 @@ export class SearchView {
     prose.mark(hit.words);
     const wake = () => {
       this.#sheet?.close();
-      app.wake(hit.key);
+      app.resurrect(hit.key);
     };
     return h("li", { class: "hit" },
       h("div", { class: "hit-head" },

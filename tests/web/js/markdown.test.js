@@ -61,7 +61,7 @@ test("light is scaled to the strongest source, and what is faint is dark", () =>
 
 test("the sources of a word are those of its tokens, the strongest first", () => {
   const chunks = [{ key: "1.0.user", start: "0", share: 0.5 }, { key: "2.0.assistant", start: "9", share: 0.3 }];
-  const tokens = [[], [{ place: 1, offset: 2, share: 0.6 }], [{ place: 0, offset: 4, share: 0.9 }]];
+  const tokens = [[], [{ chunk: 1, offset: 2, share: 0.6 }], [{ chunk: 0, offset: 4, share: 0.9 }]];
   const light = new ReplyLight("100", { chunks, nothing: 0.2, tokens });
   assert.deepEqual(light.sources("100", 0, 0), []);
   assert.deepEqual(light.sources("101", 0, 1).map((one) => [one.key, one.share]),
