@@ -1,6 +1,6 @@
 // What the user can do on the page: each act asks the server, then tells the store. Views call these and nothing else.
 
-import { ReplyLight } from "./light.js";
+import { ReplyAttribution } from "./reply-attribution.js";
 import { Link } from "./link.js";
 import { clip, counted, extent } from "./words.js";
 
@@ -299,7 +299,7 @@ export class App extends Link {
   /** Takes a sleep back: the chunk is what it was. @param {string} key @param {string} window */
   async #undoPrune(key, window) {
     const done = await this.#chunkAct(window, key, "undo-prune", "Awake again, as it was.");
-    if (done && window === this.store.current) this.store.tell("woke", key);
+    if (done && window === this.store.current) this.store.tell("resurrected", key);
   }
 
   /** @param {string} key @param {string} [window] */
@@ -313,7 +313,7 @@ export class App extends Link {
       await this.#changed(window);
     });
     this.toasts.show(resurrectedWords(done), { label: "Put back to sleep", act: undo });
-    if (window === this.store.current) this.store.tell("woke", key);
+    if (window === this.store.current) this.store.tell("resurrected", key);
     return true;
   }
 
@@ -367,9 +367,9 @@ export class App extends Link {
   }
 
   /** @param {string} key @param {Hit} [found] the search that led to it */
-  async why(key, found) {
+  async explain(key, found) {
     const why = await this.attempt(() => this.api.explanation(this.store.current, key));
-    if (why) this.store.tell("why", { ...why, found });
+    if (why) this.store.tell("explanation", { ...why, found });
   }
 
   /** @param {string} text */
@@ -411,18 +411,18 @@ export class App extends Link {
   }
 
   /** Where the words of a reply came from; asked once. @param {string} turnId */
-  async lightOf(turnId) {
+  async attributionOf(turnId) {
     const { store, api } = this;
     const { current } = store;
-    if (!turnId || store.light.has(turnId)) return store.light.get(turnId) ?? null;
-    store.light.set(turnId, null);
+    if (!turnId || store.attributions.has(turnId)) return store.attributions.get(turnId) ?? null;
+    store.attributions.set(turnId, null);
     try {
       const { start, attribution } = await api.sources(current, turnId);
-      const light = attribution && new ReplyLight(start, attribution);
-      if (current === store.current) store.setLight(turnId, light);
+      const light = attribution && new ReplyAttribution(start, attribution);
+      if (current === store.current) store.setAttribution(turnId, light);
       return light;
     } catch {
-      store.light.delete(turnId); // asked again the next time
+      store.attributions.delete(turnId); // asked again the next time
       return null;
     }
   }

@@ -1,18 +1,18 @@
 // The state of the page. Changes come in as values, views hear of them by topic. No page, no network.
 
 import { decodeFloats } from "./colour.js";
-import { ReplyLight } from "./light.js";
-import { Live, liveChunk } from "./live.js";
+import { ReplyAttribution } from "./reply-attribution.js";
+import { LiveChunks, liveChunk } from "./live-chunks.js";
 import { compareIds, parts, roleName } from "./words.js";
 
 const ENOUGH = 50; // tokens from which on reading tells how fast it is
 
 /**
  * Topics of the state: status, me (who uses the page), windows, window (another one is shown), context (all of it was
- * loaded), live (chunks came or went), token, brightness, turn, budget, settings, connection, light (of a reply). Of
- * what happened: message-stored, done, failed, graveyard (what sleeps is another), kept (the model's notes or
- * structured memory may have changed). To do: goto and woke (show a chunk), follow (what comes now), why, compose,
- * given-back and taken-back (the user's words), unloadable, panel (one to open).
+ * loaded), live (chunks came or went), token, brightness, turn, budget, settings, connection, attribution (of a
+ * reply). Of what happened: message-stored, done, failed, graveyard (what sleeps is another), memory (the model's
+ * notes or structured memory may have changed). To do: goto and resurrected (show a chunk), follow (what comes now),
+ * explanation (of a chunk), compose, given-back and taken-back (the user's words), unloadable, panel (one to open).
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -26,7 +26,7 @@ export class Store extends EventTarget {
   windowsKnown = false;
   /** The window that is shown. */
   current = "";
-  /** null while it is loaded. @type {Live | null} */
+  /** null while it is loaded. @type {LiveChunks | null} */
   live = null;
   /** @type {Budget | null} */
   budget = null;
@@ -34,12 +34,18 @@ export class Store extends EventTarget {
   stats = null;
   /** @type {TurnState} */
   turn = rest();
-  /** Where the words of replies came from, by turn; null: it is not known. @type {Map<string, ReplyLight | null>} */
-  light = new Map();
+  /**
+   * Where the words of replies came from, by turn; null: it is not known.
+   * @type {Map<string, ReplyAttribution | null>}
+   */
+  attributions = new Map();
   /** Replies of which it is not known what they used, since the model was not calibrated yet. @type {Set<string>} */
-  unlit = new Set();
-  /** What was saved or forgotten on request, by reply. @type {Map<string, import("./views/kept.js").Kept[]>} */
-  kept = new Map();
+  unattributed = new Set();
+  /**
+   * What was saved or forgotten on request, by reply.
+   * @type {Map<string, import("./views/memory-changes.js").MemoryChange[]>}
+   */
+  memoryChanges = new Map();
   /** The reply whose light is shown, "" for the newest. */
   pointed = "";
   /** @type {Connection} */
@@ -123,7 +129,7 @@ export class Store extends EventTarget {
     this.live = null;
     this.budget = this.stats = null;
     this.turn = rest();
-    this.light.clear();
+    this.attributions.clear();
     this.pointed = "";
     this.tell("window");
     this.tell("turn");
@@ -132,7 +138,7 @@ export class Store extends EventTarget {
   /** @param {WireContext} wire */
   setContext(wire) {
     if (wire.window !== this.current) return;
-    this.live = Live.from(wire, this.live ?? undefined, this.nameOf("assistant"));
+    this.live = LiveChunks.from(wire, this.live ?? undefined, this.nameOf("assistant"));
     this.budget = wire.budget;
     this.stats = wire.stats;
     if (wire.generating && !this.busy) this.turn = { ...this.turn, phase: "writing", since: Date.now() };
@@ -146,17 +152,17 @@ export class Store extends EventTarget {
     this.tell("turn");
   }
 
-  /** @param {string} turnId @param {ReplyLight | null} light */
-  setLight(turnId, light) {
-    this.light.set(turnId, light);
-    this.tell("light");
+  /** @param {string} turnId @param {ReplyAttribution | null} light */
+  setAttribution(turnId, light) {
+    this.attributions.set(turnId, light);
+    this.tell("attribution");
   }
 
   /** Shows the light of another reply. @param {string} turnId */
   point(turnId) {
     if (this.pointed === turnId) return;
     this.pointed = turnId;
-    this.tell("light");
+    this.tell("attribution");
   }
 
   /** The newest reply that stands in the window. */
@@ -174,7 +180,7 @@ export class Store extends EventTarget {
   get lit() {
     const { live } = this;
     if (live?.draft && !this.pointed) return live.looked;
-    const light = this.light.get(this.pointed || this.newestReply);
+    const light = this.attributions.get(this.pointed || this.newestReply);
     return { shares: light?.grounds ?? new Map(), most: light?.most ?? 0 };
   }
 
@@ -342,7 +348,7 @@ export class Store extends EventTarget {
   /** @param {Wire.Events["memory_changed"]} data */
   #memoryChanged(data) {
     const reply = this.newestReply;
-    this.kept.set(reply, [...(this.kept.get(reply) ?? []), data]);
+    this.memoryChanges.set(reply, [...(this.memoryChanges.get(reply) ?? []), data]);
     this.tell("live");
     return false;
   }
@@ -353,8 +359,8 @@ export class Store extends EventTarget {
     if (!live) return false;
     const turn = this.#turnOf(`${data.turn_id}.0.assistant`, data);
     const start = live.draft?.start ?? data.chunks[0]?.start ?? "0";
-    this.light.set(data.turn_id, data.attribution && new ReplyLight(start, data.attribution));
-    if (!data.attribution) this.unlit.add(data.turn_id);
+    this.attributions.set(data.turn_id, data.attribution && new ReplyAttribution(start, data.attribution));
+    if (!data.attribution) this.unattributed.add(data.turn_id);
     live.settle(data.chunks.map((one) => liveChunk(one, turn)));
     this.#phase("finishing");
     this.tell("live");
@@ -374,7 +380,7 @@ export class Store extends EventTarget {
     this.#list();
     this.tell("budget");
     if (turn.resurrected || turn.pruned) this.tell("graveyard");
-    if (turn.tools) this.tell("kept");
+    if (turn.tools) this.tell("memory");
     this.tell("done", data);
     // If an event was missed, or one of them did not fit, what is shown here is not what the server holds.
     const { live } = this;

@@ -149,7 +149,7 @@ def test_what_comes_with_its_pair_does_not_claim_its_words(house, show):
     )
     expect(pair).to_have_text(re.compile("^woken (with its pair|by what stands near it)"))
     expect(pair).not_to_contain_text("mochi")
-    page.evaluate("key => app.why(key)", hit.get_attribute("data-key"))
+    page.evaluate("key => app.explain(key)", hit.get_attribute("data-key"))
     why = page.get_by_role("dialog", name="Why?")
     expect(why).to_contain_text(
         re.compile(r"Woken by “mochi”, cost \d+ tokens\. (Weak|Good|Strong) fit: \d+\.\d \(words ")

@@ -45,7 +45,7 @@ def test_the_ground_of_a_token_tells_what_the_newest_reply_took_from_it(house, s
     window = told(house)
     house.say(window, "What is she called?", "She is Mochi.")
     page = show(window)
-    page.wait_for_function("() => app.store.light.get(app.store.newestReply)")
+    page.wait_for_function("() => app.store.attributions.get(app.store.newestReply)")
     lit = grounds(page)
     first = house.context(window)["turns"][0]["chunks"][0]
     assert [bool(one) for one in lit[first["key"]]] == [
@@ -74,7 +74,7 @@ def test_light_moves_while_the_reply_is_written_and_is_the_same_after_a_reload(h
     after = grounds(page)
     assert any(after[first])
     page.reload()
-    page.wait_for_function("() => app.store?.light.get(app.store.newestReply)")
+    page.wait_for_function("() => app.store?.attributions.get(app.store.newestReply)")
     assert grounds(page) == after
 
 

@@ -152,7 +152,7 @@ def test_what_is_spoken_of_wakes_up_with_the_words_that_woke_it(house, show):
     assert "My cat is called Mochi." in shown(page)
     assert shown(page) == house.text(window)
     woken = page.locator("article.chunk", has=page.locator(".wake-badge")).first
-    page.evaluate("key => app.why(key)", woken.get_attribute("data-key"))
+    page.evaluate("key => app.explain(key)", woken.get_attribute("data-key"))
     dialog = page.get_by_role("dialog", name="Why?")
     expect(dialog).to_contain_text("Woken by “")
     expect(dialog).to_contain_text("Fell asleep")

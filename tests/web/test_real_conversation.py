@@ -31,7 +31,7 @@ PEAKS = "() => Object.fromEntries(app.store.live.chunks.map((one) => [one.key, o
 
 def assert_the_light_is_that_of_the_newest_reply(page, house, window):
     """Only what the newest reply used stands on light; if that is nothing worth a word, nothing does."""
-    page.wait_for_function("() => app.store.light.get(app.store.newestReply)")
+    page.wait_for_function("() => app.store.attributions.get(app.store.newestReply)")
     newest = page.evaluate("app.store.newestReply")
     used = house.ask("GET", f"/windows/{window}/turns/{newest}/sources")["attribution"]["chunks"]
     lit = {key for key, steps in grounds(page).items() if any(steps)}

@@ -16,12 +16,12 @@ pytestmark = pytest.mark.browser
 # What is on the page and could differ from what the server holds.
 KNOWN = """() => {
   const { live, budget, stats, window } = app.store;
-  const { live_chunks, live_tokens, asleep_chunks, generating } = window;
+  const { live_chunks, live_tokens, pruned_chunks, generating } = window;
   return {
-    chunks: live.chunks.map(({ key, gap, pinned, peak, mean, turn }) => (
-      { key, gap, pinned, peak: Math.round(peak), mean: Math.round(mean), speaker: turn.speaker })),
-    tail: live.tailGap, budget, asleep: stats.asleep_chunks, tokens: stats.asleep_tokens,
-    window: { live_chunks, live_tokens, asleep_chunks, generating },
+    chunks: live.chunks.map(({ key, prunedBefore, pinned, peak, mean, turn }) => (
+      { key, prunedBefore, pinned, peak: Math.round(peak), mean: Math.round(mean), speaker: turn.speaker })),
+    tail: live.prunedAfter, budget, pruned: stats.pruned_chunks, tokens: stats.pruned_tokens,
+    window: { live_chunks, live_tokens, pruned_chunks, generating },
   };
 }"""
 

@@ -15,10 +15,10 @@ CONVERSATION = {"view": "conversation", "form": "rendered"}
 
 # The colour of a chunk on the ribbon, as the name of what it stands for; and whether a spark stands beside it.
 SEEN = """(key) => {
-  const { ribbon } = app.views, { life, canvas, node } = ribbon;
+  const { ribbon } = app.views, { timeline, canvas, node } = ribbon;
   ribbon.draw();
   let from = 0, whole = 0, size = 0;
-  for (const one of life.chunks.filter((one) => !one.foreign)) {
+  for (const one of timeline.chunks.filter((one) => !one.foreign)) {
     if (one.key === key) [from, size] = [whole, one.tokens];
     whole += one.tokens;
   }
@@ -43,7 +43,7 @@ def holding(*parts: str) -> re.Pattern[str]:
 
 
 def ready(page: Page, turns: int) -> None:
-    page.wait_for_function("count => app.views.ribbon.life?.turns.length === count", arg=turns)
+    page.wait_for_function("count => app.views.ribbon.timeline?.turns.length === count", arg=turns)
     frame(page)
 
 
@@ -78,7 +78,7 @@ def test_the_ribbon_tells_live_from_asleep_and_pinned_and_where_something_woke(h
     ready(page, 6)
     assert page.evaluate(SEEN, "1.0.user") == ["live", True]
     assert page.evaluate(SEEN, "6.0.assistant") == ["live", False]
-    assert asked["life"] == 0
+    assert asked["timeline"] == 0
     page.reload()
     ready(page, 6)
     assert page.evaluate(SEEN, "1.0.user") == ["live", True]
@@ -180,14 +180,14 @@ def test_nothing_that_sleeps_wakes_or_arrives_moves_the_line_that_is_read(house,
     )
     stays()
     for key, act in (
-        ("3.0.user", "sleep"),
-        ("5.0.user", "wake"),
+        ("3.0.user", "prune"),
+        ("5.0.user", "resurrect"),
         ("7.0.user", "pin"),
-        ("8.0.assistant", "sleep"),
+        ("8.0.assistant", "prune"),
     ):
         house.ask("POST", f"/windows/{window}/chunks/{key}/{act}")
         page.wait_for_function(
-            "([key, live]) => Boolean(app.store.live?.find(key)) === live", arg=[key, act != "sleep"]
+            "([key, live]) => Boolean(app.store.live?.find(key)) === live", arg=[key, act != "prune"]
         )
         stays()
     page.get_by_label("Your message").fill("What is my cat Mochi called?")

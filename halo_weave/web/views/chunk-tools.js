@@ -45,7 +45,7 @@ export class ChunkTools {
     const reads = {
       t: () => tagChunk(app, chunk.key),
       c: () => app.copy(chunk.pieces.join("")),
-      w: () => app.why(chunk.key),
+      w: () => app.explain(chunk.key),
     };
     if (!app.store.writable) return reads;
     return {

@@ -1,7 +1,7 @@
 // The centre as a conversation: all that was said in this window, in order. Only turns near the view exist.
 
 import { h, hold } from "../dom.js";
-import { toolTokens } from "../live.js";
+import { toolTokens } from "../live-chunks.js";
 import { openFence } from "../markdown.js";
 import { compareIds, isPlainFile, parts } from "../words.js";
 import { ChunkTools } from "./chunk-tools.js";
@@ -73,7 +73,7 @@ export class ConversationView {
     });
     store.on("live", () => this.#soon("live"));
     store.on("token", () => this.#soon("token"));
-    for (const topic of ["brightness", "light"]) store.on(topic, () => this.#soon("light"));
+    for (const topic of ["brightness", "attribution"]) store.on(topic, () => this.#soon("light"));
     for (const topic of ["windows", "turn"]) store.on(topic, () => this.#soon("live"));
     store.on("follow", () => (this.scroll.following = true));
     // Something changed: what is said now may take the place of what was loaded.
@@ -226,7 +226,7 @@ export class ConversationView {
     }
     if (stale.token) this.chunks.get("draft")?.grow();
     if (stale.live || stale.light || all) this.recolour();
-    if ((stale.live || all) && !store.busy) this.app.lightOf(store.newestReply);
+    if ((stale.live || all) && !store.busy) this.app.attributionOf(store.newestReply);
     if (this.scroll.following && (stale.live || stale.token || all)) this.scroll.toEnd();
     if (stale.live || all) this.#layOut();
   }

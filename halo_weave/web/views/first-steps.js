@@ -143,7 +143,7 @@ export class FirstSteps {
   #lightWords() {
     const { store } = this.app;
     if (!this.#live) return "";
-    const light = store.light.get(store.newestReply);
+    const light = store.attributions.get(store.newestReply);
     if (!light) return "What the answer took from it is not known: the model was not examined for that yet.";
     const share = light.attribution.chunks.find((one) => one.key === this.#fact)?.share ?? 0;
     if (share < USED) return "The answer took hardly anything from it. A larger model answers better.";

@@ -3,7 +3,7 @@
 import { debounced, h, iconButton } from "../dom.js";
 import { clip, counted, exactly, moment, number, parts, speakerOf } from "../words.js";
 import { phrase, Prose } from "./prose.js";
-import { Rows } from "./rows.js";
+import { Rows } from "./virtual-list.js";
 
 const HEIGHT = 104;
 const ROW = 240; // characters of a text in a row
@@ -152,7 +152,7 @@ export class GraveyardView {
       h("p", { class: "quiet", text: about }), text,
       h("div", { class: "answers" },
         iconButton("copy", "Copy", () => this.app.copy(item.text), { text: true }),
-        ...(this.#deleted ? [] : [iconButton("why", "Why?", done(() => this.app.why(item.key)), { text: true })]),
+        ...(this.#deleted ? [] : [iconButton("why", "Why?", done(() => this.app.explain(item.key)), { text: true })]),
         iconButton(icon, label, done(act), { text: true, class: "primary writes" })));
   }
 

@@ -2,8 +2,8 @@
 
 import { fill, h, icon, iconButton } from "../dom.js";
 import { moment, speakerOf } from "../words.js";
-import { KeptView } from "./kept.js";
-import { RememberedView } from "./remembered.js";
+import { MemoryChangesView } from "./memory-changes.js";
+import { SourcesView } from "./sources.js";
 
 const CUT = "The program ended before this reply did. What was stored of it is here.";
 const UNFINISHED = "The reply reached its longest length.";
@@ -21,8 +21,8 @@ export class TurnView {
     // A long file scrolls at its place, and does not stand in the way of the talk.
     const fold = { role: "group", tabindex: "0", "aria-label": `Text of ${turn.speaker}` };
     if (turn.document) for (const [name, value] of Object.entries(fold)) this.body.setAttribute(name, value);
-    this.sources = new RememberedView(app);
-    this.kept = new KeptView(app);
+    this.sources = new SourcesView(app);
+    this.kept = new MemoryChangesView(app);
     const about = { class: `turn ${turn.document ? "document" : turn.role}`, data: { turn: turn.turn_id } };
     this.ending = h("span");
     this.further = h("p", { class: "unfinished writes", hidden: true }, this.ending,

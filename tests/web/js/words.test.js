@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { toolTokens } from "../../../halo_weave/web/live.js";
+import { toolTokens } from "../../../halo_weave/web/live-chunks.js";
 import { mistake } from "../../../halo_weave/web/views/json-field.js";
 import { shareOut } from "../../../halo_weave/web/views/budget.js";
 import {

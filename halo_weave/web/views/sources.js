@@ -9,7 +9,7 @@ const USED = 0.05;
 const MOST = 600; // characters of a memory
 const UNKNOWN = "What this answer used is not known: which parts of the model look back was not found out yet.";
 
-export class RememberedView {
+export class SourcesView {
   #shown = "";
 
   /** @param {import("../app.js").App} app */
@@ -20,8 +20,8 @@ export class RememberedView {
 
   /** @param {Turn} turn */
   show({ sources, turn_id }) {
-    const { live, unlit } = this.app.store;
-    const unknown = unlit.has(turn_id);
+    const { live, unattributed } = this.app.store;
+    const unknown = unattributed.has(turn_id);
     const shown = JSON.stringify([unknown, sources, sources?.map((one) => Boolean(live?.find(one.key)))]);
     if (shown === this.#shown) return;
     this.#shown = shown;

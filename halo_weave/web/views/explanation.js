@@ -6,11 +6,11 @@ import { tagChunk, tagged } from "./tags.js";
 
 /** @typedef {Explanation["history"]} History */
 
-export class WhyView {
+export class ExplanationView {
   /** @param {import("../app.js").App} app */
   constructor(app) {
     this.app = app;
-    app.store.on("why", (why) => this.show(why));
+    app.store.on("explanation", (why) => this.show(why));
   }
 
   /** @param {Explanation & {found?: Hit}} why */

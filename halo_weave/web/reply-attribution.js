@@ -8,7 +8,7 @@ const USED = 0.05; // less of a reply than this is nothing worth a word
  *   which of its tokens
  */
 
-export class ReplyLight {
+export class ReplyAttribution {
   /** What was taken from each chunk's tokens, by their place in it. @type {Map<string, Float32Array>} */
   grounds = new Map();
   /** The most that was taken from one token. */

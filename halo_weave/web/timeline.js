@@ -5,16 +5,16 @@ import { compareIds, parts } from "./words.js";
 /** How a chunk was: not said yet, asleep, live, live and pinned. */
 export const UNSAID = 0, ASLEEP = 1, LIVE = 2, PINNED = 3;
 
-/** @typedef {Wire.Answers["GET /api/windows/{window_id}/timeline"]} WireLife */
+/** @typedef {Wire.Answers["GET /api/windows/{window_id}/timeline"]} WireTimeline */
 /** @typedef {{key: string, turn: number, tokens: number, foreign: boolean}} Lived `turn`: its place among the turns */
 
-export class WindowLife {
+export class Timeline {
   /** @type {Lived[]} */
   chunks = [];
   /** @type {Map<string, number>} */
   places = new Map();
 
-  /** @param {WireLife} wire */
+  /** @param {WireTimeline} wire */
   constructor(wire) {
     this.turns = [...wire.turns];
     this.events = wire.events;

@@ -9,7 +9,7 @@ const WELCOME = "Open a window and speak. What the model looks at stays bright; 
   "and wakes up when you speak of it again.";
 const FIRST_WORDS = "Say something. Everything you say is kept, nothing leaves this machine.";
 
-export class SituationView {
+export class EmptyStateView {
   /** @param {import("../app.js").App} app @param {HTMLElement} place is marked as busy while it is loaded */
   constructor(app, place) {
     this.app = app;

@@ -8,7 +8,7 @@ const ANEW = "Search goes on with the embeddings that are there until all are ma
 
 /** @typedef {{ name: string, title: string, about: string, used: boolean }} Embedder */
 
-export class KeepingView {
+export class MaintenanceView {
   #timer = 0;
   /** The next look at how far an import is. */
   #reading = 0;

@@ -10,10 +10,10 @@ const STAY = 500; // milliseconds that the light stays when the pointer has left
 
 /** @typedef {import("./chunk.js").ChunkView} ChunkView */
 /** @typedef {{place: HTMLElement, chunks: Map<string, ChunkView>}} Centre what shows chunks now */
-/** @typedef {import("../light.js").Source} Source */
+/** @typedef {import("../reply-attribution.js").Source} Source */
 /** @typedef {{view: ChunkView, first: number, last: number}} Word */
 
-export class LightView {
+export class AttributionView {
   /** @type {Word | null} */
   #word = null;
   /** @type {Element[]} */
@@ -144,7 +144,7 @@ export class LightView {
     if (same && !aloud) return;
     this.#word = word;
     const { turn_id } = word.view.chunk.turn;
-    if (!this.app.store.light.get(turn_id)) await this.app.lightOf(turn_id);
+    if (!this.app.store.attributions.get(turn_id)) await this.app.attributionOf(turn_id);
     if (this.#word !== word) return;
     this.show(word, aloud);
   }
@@ -153,7 +153,7 @@ export class LightView {
   show(word, aloud = false) {
     const began = performance.now();
     const { turn_id } = word.view.chunk.turn;
-    const light = this.app.store.light.get(turn_id);
+    const light = this.app.store.attributions.get(turn_id);
     this.#unlight();
     this.#word = word;
     const sources = light?.sources(word.view.chunk.start, word.first, word.last) ?? [];

@@ -7,7 +7,7 @@ import { Prose } from "./prose.js";
 const PAGE = 200;
 const MOST = 1000; // that the server gives at once
 
-export class GapView {
+export class PrunedGapView {
   open = false;
   #loads = 0;
   #shown = 0;
@@ -116,7 +116,7 @@ export class GapView {
       h("div", { class: "sleeper-head" },
         h("span", { text: about }),
         iconButton("wake", "Wake up", () => this.app.resurrect(item.key), { text: true, class: "small writes" }),
-        iconButton("why", "Why?", () => this.app.why(item.key), { class: "small" })),
+        iconButton("why", "Why?", () => this.app.explain(item.key), { class: "small" })),
       text,
     );
   }

@@ -50,7 +50,7 @@ function gapWith(gap, chunks, tokens) {
   return sum.chunks > 0 ? sum : null;
 }
 
-export class Live {
+export class LiveChunks {
   /** @type {LiveChunk[]} */
   chunks = [];
   /** The reply in progress. @type {LiveChunk | null} */
@@ -65,11 +65,11 @@ export class Live {
   mismatched = 0;
 
   /**
-   * @param {WireContext} wire @param {Live} [before] what was shown until now: what glows there goes on glowing
+   * @param {WireContext} wire @param {LiveChunks} [before] what was shown until now: what glows there goes on glowing
    * @param {string} [speaker] who is replying
    */
   static from(wire, before, speaker = "") {
-    const live = new Live();
+    const live = new LiveChunks();
     const glowing = new Set(before?.chunks.filter((chunk) => chunk.fresh).map((chunk) => chunk.key));
     for (const { chunks, ...turn } of wire.turns) {
       for (const chunk of chunks) live.chunks.push({ ...liveChunk(chunk, turn), fresh: glowing.has(chunk.key) });
