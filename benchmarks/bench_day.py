@@ -118,9 +118,9 @@ class Product:
             live = self._live(window)
             time.sleep(PAUSE)
             began = time.perf_counter()
-            answer = self._http.post(f"/api/windows/{window}/say", json={"text": message.say})
+            answer = self._http.post(f"/api/windows/{window}/messages", json={"text": message.say})
             if answer.status_code == 202:
-                turn = answer.json()["turn"]
+                turn = answer.json()["turn_id"]
                 self._listen(window, answer.json()["last_event"], began, live, heard)
             else:
                 heard.faults.append(f"say was answered by {answer.status_code}: {answer.text[:200]}")
@@ -156,34 +156,34 @@ class Product:
         ) as answer:
             answer.raise_for_status()
             for _, name, data in told(answer.iter_lines()):
-                if name == "woken":
+                if name == "resurrected":
                     heard.tokens += data["cost"]
                     for chunk in data["chunks"]:
                         text = "".join(chunk["text_pieces"])
                         heard.woken.append((chunk["key"], chunk["window_name"], text))
                     live |= {chunk["key"] for chunk in data["chunks"]}
-                elif name == "asleep" and heard.wait is None:
+                elif name == "pruned" and heard.wait is None:
                     live -= {chunk["key"] for chunk in data["chunks"]}
-                elif name == "reading" and heard.wait is None:
+                elif name == "prefill" and heard.wait is None:
                     heard.readings.append((data["reused"] + data["restored"], data["computed"]))
                 elif name == "token" and data["text"] and not data["tool"]:
                     if heard.wait is None:
                         heard.wait = time.perf_counter() - began
                     if not data["thought"]:
                         heard.reply += data["text"]
-                elif name == "spoken":
+                elif name == "reply_stored":
                     heard.stored = "".join(
                         "".join(chunk["text_pieces"])
                         for chunk in data["chunks"]
                         if not chunk["tool"] and not chunk["thought"]
                     )
-                elif name in ("failed", "reset", "unstored"):
+                elif name in ("failed", "reset", "reply_not_stored"):
                     heard.faults.append(f"{name}: {data.get('sentence', '')}")
                 if name in ("done", "failed", "reset"):
                     break
                 if time.perf_counter() > end:
                     heard.faults.append(f"the turn did not end in {LONGEST_TURN:g} s")
-                    self._http.post(f"/api/windows/{window}/abort")
+                    self._http.post(f"/api/windows/{window}/stop")
                     break
             else:
                 heard.faults.append("the events ended before the turn")

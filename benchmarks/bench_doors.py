@@ -43,7 +43,7 @@ def over_the_page(client: httpx.Client, listener: httpx.Client, window: str, tex
     That one is closed after each turn; the other stays open, so that neither way has to connect anew.
     """
     began = time.perf_counter()
-    said = client.post(f"/api/windows/{window}/say", json={"text": text}).json()
+    said = client.post(f"/api/windows/{window}/messages", json={"text": text}).json()
     first = 0.0
     with listener.stream("GET", said["stream"]) as response:
         for name, _ in _events(response):

@@ -142,10 +142,10 @@ def memory_replaced(servers: Servers, folder: Path) -> str:
         SqliteStore(path).close()
         talk.join(5)
         noticed = bool(
-            httpx.get(f"{address}/api/windows/{window}/context", timeout=60).json().get("unstored")
+            httpx.get(f"{address}/api/windows/{window}/context", timeout=60).json().get("reply_not_stored")
         )
         status = httpx.post(
-            f"{address}/api/windows/{window}/say", json={"text": "Anybody there?"}, timeout=60
+            f"{address}/api/windows/{window}/messages", json={"text": "Anybody there?"}, timeout=60
         ).status_code
         if status == 202 and not noticed:
             return "skipped: this version does not notice that its file was replaced"
@@ -256,11 +256,11 @@ def _unstored(address: str, window: str, talk: threading.Thread) -> str:
         def ended() -> bool:
             nonlocal context
             context = http.get(f"/api/windows/{window}/context").json()
-            return bool(context["unstored"]) and context["generating"] is None
+            return bool(context["reply_not_stored"]) and context["generating"] is None
 
         if not _until(ended, 60):
             return "it was not told that the reply is not stored yet"
-        answer = http.post(f"/api/windows/{window}/say", json={"text": "More?"})
+        answer = http.post(f"/api/windows/{window}/messages", json={"text": "More?"})
         return "" if answer.status_code == 409 else f"a new message was answered by {answer.status_code}"
 
 

@@ -111,24 +111,24 @@ class Client:
                 time.sleep(0.1)
 
     def _speak(self, http: httpx.Client, window: str, text: str) -> None:
-        answer = http.post(f"/api/windows/{window}/say", json={"text": text})
+        answer = http.post(f"/api/windows/{window}/messages", json={"text": text})
         if answer.status_code != 202:
             self._refused(answer)
             time.sleep(self.chance.uniform(0.1, 0.4))
             return
         told = answer.json()
-        one = Told(window, int(told["turn"]), int(told["reply_turn"]), text, time.monotonic())
+        one = Told(window, int(told["turn_id"]), int(told["reply_turn_id"]), text, time.monotonic())
         self.told.append(one)
         after = {"after": told["last_event"]}
         with http.stream("GET", f"/api/windows/{window}/events", params=after) as stream:
             for name, data in events(stream.iter_lines()):
                 if name == "token":
                     one.shown.append(data["text"])
-                elif name == "spoken" and int(data["turn_id"]) == one.reply_turn:
+                elif name == "reply_stored" and int(data["turn_id"]) == one.reply_turn:
                     one.whole = True
                 elif name == "failed":
                     self.answers["reply failed"] += 1
-                    if not data["sentence"].endswith("."):
+                    if not data["message"].endswith("."):
                         self.wrong.append(f"failed: {data}")
                     return
                 elif name == "done":
@@ -138,7 +138,7 @@ class Client:
         with suppress(ValueError, KeyError, TypeError):
             problem = answer.json()["error"]
             self.answers[f"{answer.status_code} {problem['code']}"] += 1
-            if answer.status_code in {409, 503} and problem["sentence"].rstrip().endswith("."):
+            if answer.status_code in {409, 503} and problem["message"].rstrip().endswith("."):
                 return
         self.wrong.append(f"{answer.status_code}: {answer.text[:300]}")
 
@@ -276,7 +276,7 @@ def _answers(http: httpx.Client, slot: Slot, window: str) -> bool:
     assert slot.server is not None
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        say = f"{slot.server.address}/api/windows/{window}/say"
+        say = f"{slot.server.address}/api/windows/{window}/messages"
         if http.post(say, json={"text": "Is all well?"}).status_code == 202:
             return True
         time.sleep(0.1)

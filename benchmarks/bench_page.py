@@ -39,12 +39,12 @@ WORDS = TEXT.split()
 # Another light on all live tokens, as when the pointer goes to another answer.
 RECOLOUR = """async (rounds) => {
   const { store } = app, view = app.views.centre.active, times = [], frames = [];
-  const shown = store.light.get(store.newestReply);
+  const shown = store.attributions.get(store.newestReply);
   for (let round = 0; round < rounds; round++) {
     const grounds = new Map(store.live.chunks.map(({ key, pieces }) => [key, Float32Array.from(pieces, Math.random)]));
     await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 30)));
     const began = performance.now();
-    store.setLight(store.newestReply, { grounds, most: 1 });
+    store.setAttribution(store.newestReply, { grounds, most: 1 });
     view.flush();
     void view.place.scrollHeight; // styles and layout are done when this is known
     times.push(performance.now() - began);
@@ -52,7 +52,7 @@ RECOLOUR = """async (rounds) => {
     frames.push(performance.now() - began);
   }
   const written = view.last?.written ?? 0;
-  store.setLight(store.newestReply, shown);
+  store.setAttribution(store.newestReply, shown);
   return { times, frames, written };
 }"""
 
@@ -85,7 +85,7 @@ OPEN = """async ([window, other]) => {
 # Words of the newest answer, one after the other, as the pointer would: until styles and layout are done.
 HIGHLIGHT = """async (rounds) => {
   const view = app.views.centre.active, light = app.views.light, times = [];
-  await app.lightOf(app.store.newestReply);
+  await app.attributionOf(app.store.newestReply);
   const answer = [...view.chunks.values()].findLast((one) => one.chunk.turn.turn_id === app.store.newestReply);
   let sources = 0;
   for (let round = 0; round < rounds; round++) {
@@ -111,7 +111,7 @@ RIBBON = """async (rounds) => {
     times.push(ribbon.last);
     await new Promise((done) => requestAnimationFrame(done));
   }
-  return { loaded, times, turns: ribbon.life.turns.length };
+  return { loaded, times, turns: ribbon.timeline.turns.length };
 }"""
 
 GRAVEYARD = """async () => {

@@ -56,7 +56,7 @@ class Way:
     floor: float = 0.0
 
 
-DEFAULT = Way(Weights(), DEFAULTS.user_weight, DEFAULTS.pairs, floor=DEFAULTS.relevance_floor)
+DEFAULT = Way(Weights(), DEFAULTS.user_weight, DEFAULTS.resurrect_pairs, floor=DEFAULTS.relevance_floor)
 PLAIN = Weights(akin=0, speaker=0, time=0, leads=0, word_reach=(), context=())
 WAYS = {
     "default": DEFAULT,

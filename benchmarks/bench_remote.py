@@ -147,7 +147,7 @@ def _cached(talk: Dialogue, settings: Settings) -> tuple[Counter[str], list[floa
         tempfile.TemporaryDirectory() as folder,
         llama_server(chosen_weights(SMALL), context=4096) as address,
     ):
-        options = Options(Path(folder), engine="openai", url=address, reader="off", settings=settings)
+        options = Options(Path(folder), engine="openai", url=address, shadow_model="off", settings=settings)
         with closing(build_weave(options)) as weave:
             window = weave.windows.create("w").id
             for number, text in enumerate(_conversation(talk)):

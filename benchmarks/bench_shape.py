@@ -64,7 +64,9 @@ def follow_one_message() -> Counter[str]:
                 window = client.post("/api/windows", json={"name": "One message"}).json()["id"]
                 for text in ("Hello.", "My cat is called Mochi.", "What is my cat called?"):
                     calls.clear()
-                    said = client.post(f"/api/windows/{window}/say", json={"text": text}).raise_for_status()
+                    said = client.post(
+                        f"/api/windows/{window}/messages", json={"text": text}
+                    ).raise_for_status()
                     wait_for_the_end(client, window, said.json()["last_event"])
                     one = Counter(calls)
             service.close()

@@ -77,7 +77,7 @@ class Client:
 
     def speak(self, window: str, text: str) -> bool:
         began = time.monotonic()
-        answer = self.http.post(f"/api/windows/{window}/say", json={"text": text})
+        answer = self.http.post(f"/api/windows/{window}/messages", json={"text": text})
         if answer.status_code == 409:
             with self.lock:
                 self.report.busy += 1
@@ -90,7 +90,7 @@ class Client:
         with self.lock:
             self.report.turns += 1
             self.report.heard_ms.append((time.monotonic() - began) * 1e3)
-        self.said.append(Said(window, told["turn"], told["reply_turn"], text))
+        self.said.append(Said(window, told["turn_id"], told["reply_turn_id"], text))
         if self.chance.random() < 0.1:
             with self.lock:
                 self.report.abandoned += 1
@@ -106,7 +106,7 @@ class Client:
             with self.events(said.window, last) as events:
                 for i, (number, name, data) in enumerate(events):
                     last = number
-                    if name == "heard" and data["turn_id"] != said.turn:
+                    if name == "message_stored" and data["turn_id"] != said.turn:
                         self.note("mixed", f"turn {data['turn_id']} was told in the place of {said.turn}")
                     if name == "token":
                         if int(data["position"]) in pieces:
@@ -115,7 +115,7 @@ class Client:
                     if name in {"failed", "reset"}:
                         self.note("errors", f"{name} in turn {said.turn}: {data}")
                         return
-                    if name == "spoken" and data["turn_id"] != said.reply_turn:
+                    if name == "reply_stored" and data["turn_id"] != said.reply_turn:
                         self.note("mixed", f"reply {data['turn_id']} came in the place of {said.reply_turn}")
                     if name == "done":
                         self.check(said, "".join(pieces[place] for place in sorted(pieces)))

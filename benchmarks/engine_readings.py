@@ -32,7 +32,7 @@ def turns_between_readings(model: Path, folder: Path, data: Path, turns: int) ->
         "max_new_tokens": 16,
         "temperature": 0,
         "kv_mode": "exact",
-        "read_ahead": "off",
+        "prefetch": "off",
     }
     options = Options(data=folder, model=model, settings=Settings().changed(exact))
     weave = build_weave(options)

@@ -300,7 +300,7 @@ def run_whole_conversation(
             forced,
             store,
             recall,
-            defaults=settings.changed({"read_ahead": "off"}),
+            defaults=settings.changed({"prefetch": "off"}),
             calibration=calibration,
             now=lambda: now,
         )

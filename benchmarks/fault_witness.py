@@ -61,24 +61,24 @@ class Witness:
                     return
 
     def _turn(self, http: httpx.Client, window: str, text: str) -> None:
-        answer = http.post(f"/api/windows/{window}/say", json={"text": text})
+        answer = http.post(f"/api/windows/{window}/messages", json={"text": text})
         if answer.status_code != 202:
             time.sleep(0.1)
             return
         told = answer.json()
-        self.said[int(told["turn"])] = text
-        reply = self.replies[int(told["reply_turn"])] = Reply(int(told["reply_turn"]))
+        self.said[int(told["turn_id"])] = text
+        reply = self.replies[int(told["reply_turn_id"])] = Reply(int(told["reply_turn_id"]))
         with http.stream(
             "GET", f"/api/windows/{window}/events", params={"after": told["last_event"]}
         ) as stream:
             for name, data in events(stream.iter_lines()):
                 if name == "token":
                     reply.shown.append((time.monotonic(), data["text"]))
-                elif name == "spoken":
+                elif name == "reply_stored":
                     reply.acknowledged = True
-                elif name == "unstored":
+                elif name == "reply_not_stored":
                     self.events.append((name, data))
-                    reply.warned = len(reply.shown) if data["sentence"] else None
+                    reply.warned = len(reply.shown) if data["message"] else None
                 elif name in {"done", "failed"}:
                     return
 

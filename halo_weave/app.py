@@ -76,7 +76,7 @@ class Options:
     engine: str = "llama"  # one of `engines.ENGINES`
     url: str = ""  # of the server, for an engine elsewhere
     model_name: str = ""  # as the server knows the model
-    reader: str = ""  # the model that reads along: a file or a name, or off; empty: the smallest
+    shadow_model: str = ""  # the model that reads along: a file or a name, or off; empty: the smallest
     engine_key: str = field(default="", repr=False)  # that the server asks for
     context: int | None = None
     threads: int | None = None
@@ -204,7 +204,7 @@ def open_named(
         engine=one.kind,
         url=one.url,
         engine_key=one.key,
-        reader=one.reader,
+        shadow_model=one.shadow_model,
         model=one.model_name or None if local else None,
         model_name="" if local else one.model_name,
     )
@@ -280,8 +280,8 @@ def open_engine(options: Options, progress: Progress = _silent, *, check_fits: b
     chosen["cells"] = kv_cache_folder(options.data)
     if options.engine in REMOTE_ENGINES:
         chosen |= {"url": options.url, "key": options.engine_key}
-        chosen |= {"model_name": options.model_name, "reader": options.reader}
-        chosen["open_reader"] = partial(_open_shadow_model, options)
+        chosen |= {"model_name": options.model_name, "shadow_model": options.shadow_model}
+        chosen["open_shadow_model"] = partial(_open_shadow_model, options)
     return ENGINES[options.engine](options.model, progress, check_fits=check_fits, **chosen)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from halo_weave.errors import BadSetting
 from halo_weave.paths import config_file
-from halo_weave.settings import FIELDS, Settings
+from halo_weave.settings import FIELDS, FORMER_NAMES, Settings, with_current_names
 
 PREFIX = "HALO_WEAVE_"
 OPTIONS = {
@@ -28,7 +28,8 @@ OPTIONS = {
     "disk_cache",
     "ram_cache",
 }
-OPTIONS |= {"engines", "url", "model_name", "engine_key", "reader"}
+OPTIONS |= {"engines", "url", "model_name", "engine_key", "shadow_model"}
+_FORMER_NAMES = {**FORMER_NAMES, "reader": "shadow_model"}
 OPTIONS |= {"host", "port", "key", "origin", "allow_host"}
 
 
@@ -44,13 +45,16 @@ def read_config(environment: Mapping[str, str] | None = None, file: Path | None 
         raise BadSetting(f"{path} is not valid TOML: {error}. Mend it or move it away.") from None
     except OSError as error:
         raise BadSetting(f"{path} cannot be read: {error.strerror}. Mend it or move it away.") from None
+    configured = with_current_names(configured, _FORMER_NAMES)
     for name in configured:
         if name not in FIELDS and name not in OPTIONS:
             raise BadSetting(f"{path} names {name!r}, which is no setting.{_meant(name)}")
-    for name, value in environment.items():
-        if name.startswith(PREFIX):
-            configured[name.removeprefix(PREFIX).lower()] = value
-    return configured
+    given = {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environment.items()
+        if name.startswith(PREFIX)
+    }
+    return configured | with_current_names(given, _FORMER_NAMES)
 
 
 def configured_settings(config: Mapping[str, Any]) -> Settings:

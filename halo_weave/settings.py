@@ -18,6 +18,21 @@ from halo_weave.errors import BadSetting
 SHARED_KEY = "windows"  # the key under which a store keeps the settings that all windows share
 PRESETS_KEY = "presets"  # and the one of the saved presets, by name
 
+# Settings by the names that they had up to version 0.2: stored windows, exports and configurations may still use them.
+FORMER_NAMES = {
+    "adds_up": "aggregate",
+    "answered_by": "engine_name",
+    "asking_sinks": "question_penalty",
+    "fading": "fade_per_token",
+    "fading_share": "fade_rate",
+    "keep_exchanges": "protect_recent_exchanges",
+    "keep_used": "protect_used",
+    "may_leave": "remote_scope",
+    "pairs": "resurrect_pairs",
+    "pairs_asleep": "prune_pairs",
+    "read_ahead": "prefetch",
+}
+
 ResurrectedBrightness = Literal["earned", "hybrid", "fresh"]
 MemoryScope = Literal["all", "tags", "window"]
 KvMode = Literal["splice", "exact"]
@@ -123,16 +138,16 @@ class Settings:
     own: Mapping[str, Any] = field(  # the strategies' own settings, of all strategies
         default_factory=lambda: {name: one.default for name, one in STRATEGY_SETTINGS.items()}
     )
-    pairs_asleep: PairPruning | None = _forgetting(
+    prune_pairs: PairPruning | None = _forgetting(
         None,
         "Whether a question and its answer fall asleep apart, or together by the brighter or the dimmer of them; empty is as the strategy has it.",
         choices=get_args(PairPruning),
         optional=True,
     )
-    keep_exchanges: int = _forgetting(
+    protect_recent_exchanges: int = _forgetting(
         1, "So many of the last exchanges stay, whatever their brightness.", low=1, high=100
     )
-    keep_used: bool = _forgetting(
+    protect_used: bool = _forgetting(
         True, "Whether what woke up and was used in the reply stays for at least one more turn."
     )
     score_current_turn: bool = _forgetting(
@@ -152,7 +167,7 @@ class Settings:
         "Brightness of what wakes up: what it had, no less than the others have, or as new.",
         choices=get_args(ResurrectedBrightness),
     )
-    pairs: PairRecall = _remembering(
+    resurrect_pairs: PairRecall = _remembering(
         "ranked",
         "Whether a woken chunk's question and opening come before weaker hits, always with it, or not at all.",
         choices=get_args(PairRecall),
@@ -199,7 +214,7 @@ class Settings:
         "Remove and restore parts of the model's cache, or read everything again after each change.",
         choices=get_args(KvMode),
     )
-    read_ahead: PrefetchMode = _system(
+    prefetch: PrefetchMode = _system(
         "compute",
         "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or also your words while you type and, on an idle machine, what has to be computed.",
         choices=get_args(PrefetchMode),
@@ -224,10 +239,10 @@ class Settings:
         5, "How often the model may use a tool within one reply; 0 turns tools off.", low=0, high=50
     )
 
-    answered_by: str = _elsewhere(
+    engine_name: str = _elsewhere(
         "", "The engine that answers here, by its name; empty is the model of all windows.", high=60
     )
-    may_leave: RemoteScope | None = _elsewhere(
+    remote_scope: RemoteScope | None = _elsewhere(
         None,
         "What the model may read: everything, only what was said in this window, or nothing from private windows; empty is everything, or only this window where the model runs on another machine.",
         choices=get_args(RemoteScope),
@@ -340,13 +355,21 @@ def checked_setting(name: str, value: Any) -> Any:
     return checked_value(setting_field(name), value)
 
 
+def with_current_names(
+    stored: Mapping[str, Any], former_names: Mapping[str, str] = FORMER_NAMES
+) -> dict[str, Any]:
+    """Settings under the names that they have now. Where both names are there, the current one counts."""
+    former = {former_names[name]: value for name, value in stored.items() if name in former_names}
+    return {**former, **{name: value for name, value in stored.items() if name not in former_names}}
+
+
 def usable_settings(stored: object) -> dict[str, Any]:
     """What of stored settings this version knows and allows.
 
     The rest may be of a newer version: it stays stored, and never makes a window unusable.
     """
     found = {}
-    for name, value in stored.items() if isinstance(stored, Mapping) else ():
+    for name, value in with_current_names(stored).items() if isinstance(stored, Mapping) else ():
         with suppress(BadSetting):
             found[name] = checked_setting(name, value)
     return found

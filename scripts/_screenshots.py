@@ -133,7 +133,7 @@ def main() -> None:
 
 # The word of the last answer that came most from what was said before, as if the pointer stood on it.
 POINT = """async () => {
-  const light = await app.lightOf(app.store.newestReply), view = app.views.centre.active;
+  const light = await app.attributionOf(app.store.newestReply), view = app.views.centre.active;
   const answer = [...view.chunks.values()].filter((one) => one.chunk.turn.turn_id === app.store.newestReply);
   let best = null;
   for (const one of answer) {
@@ -193,7 +193,7 @@ def take(page: Page, address: str) -> None:
     film.take(2500)
     say(page, TALK[-1])
     if not page.evaluate(
-        "() => app.store.live.chunks.some((one) => one.woken && /Mochi/.test(one.pieces.join('')))"
+        "() => app.store.live.chunks.some((one) => one.resurrected && /Mochi/.test(one.pieces.join('')))"
     ):
         print("The cat was never asleep or did not wake: the film does not show it.", file=sys.stderr)
     page.evaluate(BEGINNING)
@@ -203,7 +203,7 @@ def take(page: Page, address: str) -> None:
     film.save("remembering")
     page.evaluate("() => { app.views.light.clear(); app.preferences.set('view', 'conversation'); }")
     page.set_viewport_size(WIDE)
-    page.wait_for_function("() => app.refresh() && !app.store.status.embedder.wanted", polling=1000)
+    page.wait_for_function("() => app.refresh() && !app.store.status.embedder.pending", polling=1000)
     point(page)
     shoot(page, "conversation")
     page.evaluate("app.preferences.set('theme', 'light')")
@@ -223,7 +223,7 @@ def take(page: Page, address: str) -> None:
     shoot(page, "graveyard")
     page.get_by_label("Your message").fill("")
     if woken.count():
-        page.evaluate("key => app.why(key)", woken.get_attribute("data-key"))
+        page.evaluate("key => app.explain(key)", woken.get_attribute("data-key"))
         page.wait_for_selector("dialog")
         shoot(page, "why")
         page.keyboard.press("Escape")

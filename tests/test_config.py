@@ -21,6 +21,18 @@ def test_the_environment_goes_before_the_file(tmp_path):
     assert "path" not in config
 
 
+def test_a_configuration_of_version_0_2_is_read_under_the_current_names(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text('fading = 3\nkeep_exchanges = 2\nreader = "off"\nmay_leave = "window"\n')
+    config = read_config({"HALO_WEAVE_ADDS_UP": "max", "HALO_WEAVE_MAY_LEAVE": "not_private"}, file)
+    settings = configured_settings(config)
+    assert (settings["fade_per_token"], settings["aggregate"]) == (3.0, "max")
+    assert (settings.protect_recent_exchanges, settings.remote_scope) == (2, "not_private")
+    assert config["shadow_model"] == "off"
+    both = {"HALO_WEAVE_KEEP_EXCHANGES": "7", "HALO_WEAVE_PROTECT_RECENT_EXCHANGES": "4"}
+    assert configured_settings(read_config(both, file)).protect_recent_exchanges == 4
+
+
 def test_no_file_configures_nothing(tmp_path):
     assert read_config({}, tmp_path / "none.toml") == {}
 

@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from halo_weave.errors import BadSetting
-from halo_weave.settings import FIELDS, Settings, checked_setting, described_settings, usable_settings
+from halo_weave.settings import (
+    FIELDS,
+    FORMER_NAMES,
+    Settings,
+    checked_setting,
+    described_settings,
+    usable_settings,
+)
 
 
 def test_every_setting_has_a_meaning_and_a_default_that_it_accepts():
@@ -67,6 +74,24 @@ def test_a_stored_setting_that_this_version_cannot_use_is_passed_over():
     assert Settings(temperature=0.3).restored(stored) == Settings(temperature=0.3, top_k=7)
     for nothing in (None, 5, [], "top_k"):
         assert Settings().restored(nothing) == Settings()
+
+
+def test_settings_stored_under_their_former_names_are_read_under_the_current_ones():
+    assert not FORMER_NAMES.keys() & FIELDS.keys()
+    assert set(FORMER_NAMES.values()) <= FIELDS.keys()
+    stored = {
+        "fading": 3.0,
+        "pairs": "with",
+        "may_leave": "window",
+        "read_ahead": "off",
+        "answered_by": "cellar",
+    }
+    settings = Settings().restored(stored)
+    assert (settings["fade_per_token"], settings.resurrect_pairs) == (3.0, "with")
+    assert (settings.remote_scope, settings.prefetch, settings.engine_name) == ("window", "off", "cellar")
+    assert usable_settings({"keep_exchanges": 2, "protect_recent_exchanges": 5}) == {
+        "protect_recent_exchanges": 5
+    }
 
 
 @given(

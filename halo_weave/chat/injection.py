@@ -63,7 +63,7 @@ def plan_injection(
             max(1, budget - plan.cost),
             current=spared,
             kept=kept,
-            pairs=open_window.settings.pairs_asleep,
+            pairs=open_window.settings.prune_pairs,
             last=True,
         )
         if not plan.chunks:

@@ -102,7 +102,7 @@ class EmbeddingState:
     model: str
     done: int
     total: int
-    sentence: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ class Memory:
             self._system.recall.embed_soon()
             return self.embedding()
         if self._embed_anew is None:
-            raise EmbedderOff(now.sentence or "There is no embedder: search goes by words.")
+            raise EmbedderOff(now.message or "There is no embedder: search goes by words.")
         begun = self._embedding = EmbeddingState("running", embedder or "", 0, now.total, "")
         work = (self._embed_anew, embedder)
         self._building = Thread(target=self._build, args=work, name="reindex", daemon=True)
@@ -456,7 +456,7 @@ class MemoryHits:
 
 
 @dataclass(frozen=True)
-class ToldTurn:
+class MemoryTurn:
     ids: list[str]  # of its chunks
     role: str
     speaker: str
@@ -470,30 +470,30 @@ class ToldTurn:
 class MemoryPassage:
     id: str
     text: str
-    turns: list[ToldTurn]  # the turn it is part of, and what stands around that, in order
+    turns: list[MemoryTurn]  # the turn it is part of, and what stands around that, in order
 
 
 @dataclass(frozen=True)
 class Timeline:
-    turns: list[ToldTurn]
+    turns: list[MemoryTurn]
     next_cursor: str | None
 
 
 @dataclass(frozen=True)
 class MemoryWritten:
-    sentence: str
+    message: str
     ids: list[str]  # of the chunks, if it was said
     path: str  # of the entry, if it was saved
 
 
 @dataclass(frozen=True)
 class MemoryForgotten:
-    sentence: str
+    message: str
     ids: list[str]
 
 
 @dataclass(frozen=True)
-class LibraryStatus:
+class MemoryStatus:
     turns: int
     chunks: int
     tokens: int
@@ -663,13 +663,13 @@ class McpMemory:
             f"{did}: {len(keys)} chunk{'s' * (len(keys) > 1)}.", [str(one) for one in keys]
         )
 
-    def status(self) -> LibraryStatus:
+    def status(self) -> MemoryStatus:
         system = self._system
         stats, recall = system.store.stats(), system.recall.status()
         windows = [system.store.window_stats(one.id) for one in system.store.windows()]
         times = [one.last_said for one in windows if one.last_said]
         first = system.store.timeline(limit=1)
-        return LibraryStatus(
+        return MemoryStatus(
             stats.turns,
             stats.chunks,
             stats.tokens,
@@ -687,7 +687,7 @@ class McpMemory:
             recall.get("sentence") or str(recall.get("state", "")),
         )
 
-    def window_text(self, window: str, *, limit: int = 100) -> list[ToldTurn]:
+    def window_text(self, window: str, *, limit: int = 100) -> list[MemoryTurn]:
         """The last turns of a window's current branch."""
         return self._told(self._system.store.branch(self._window(window) or "")[-limit:])
 
@@ -699,7 +699,7 @@ class McpMemory:
             raise BadInput("There is no structured memory here. Write without a path.")
         return self._system.toolbox.tree
 
-    def _told(self, turns: list[TurnRecord]) -> list[ToldTurn]:
+    def _told(self, turns: list[TurnRecord]) -> list[MemoryTurn]:
         names = self._system.names()
         told = []
         for turn in turns:
@@ -710,7 +710,7 @@ class McpMemory:
                 ids = [str(one.key) for one in there]
                 name = names.get(turn.window, "")
                 said = turn.said.isoformat()
-                told.append(ToldTurn(ids, str(turn.role), turn.speaker, said, name, turn.window, text))
+                told.append(MemoryTurn(ids, str(turn.role), turn.speaker, said, name, turn.window, text))
         return told
 
 

@@ -327,7 +327,7 @@ class Engines:
     def where(self, window_id: str) -> WindowEngine:
         system = self._system
         settings = system.settings(system.window(window_id))
-        name = settings.answered_by
+        name = settings.engine_name
         model = system.others.get(name) if name else system.model
         info = model.engine.info if model else None
         known = {one.name: one.url for one in self._listed or ()}

@@ -424,7 +424,9 @@ class OpenWindow:
     def recent_turns(self) -> set[int]:
         """The turns of the last exchanges, which are kept whatever their brightness."""
         turns = self.window.turns
-        asked = [turn_id for turn_id, role in turns if role is Role.USER][-self.settings.keep_exchanges :]
+        asked = [turn_id for turn_id, role in turns if role is Role.USER][
+            -self.settings.protect_recent_exchanges :
+        ]
         return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
 
     def resurrectable(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, ResurrectableChunk]:

@@ -97,7 +97,7 @@ class Prefetcher:
         system = self._system
         if system.state.error is not None or window_id in system.busy_windows:
             return
-        how = system.open_window(window_id).settings.read_ahead
+        how = system.open_window(window_id).settings.prefetch
         if how in ("off", "frames"):
             request = _PrefetchRequest(request.speaker)
         elif how == "load":

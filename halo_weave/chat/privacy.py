@@ -15,7 +15,7 @@ from halo_weave.store.sql_store import SqlStore
 
 def remote_scope(settings: Settings, model: ModelInfo) -> RemoteScope:
     """What the model of a window may read: what the window says, else by where the model runs."""
-    return settings.may_leave or ("window" if model.elsewhere else "all")
+    return settings.remote_scope or ("window" if model.elsewhere else "all")
 
 
 def may_send(settings: Settings, model: ModelInfo, window_id: str, is_private: Callable[[str], bool]) -> bool:

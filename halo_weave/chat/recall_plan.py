@@ -192,7 +192,13 @@ def search_and_plan_recall(
 
     def plan(hits: Iterable[RecallHit], room: int, live: Collection[ChunkKey]) -> RecallPlan:
         return plan_recall(
-            hits, candidates, room, live=live, frame_tokens=frame_tokens, stamps=stamps, pairs=settings.pairs
+            hits,
+            candidates,
+            room,
+            live=live,
+            frame_tokens=frame_tokens,
+            stamps=stamps,
+            pairs=settings.resurrect_pairs,
         )
 
     def cost(key: ChunkKey) -> int:

@@ -170,7 +170,7 @@ class Runtime:
         return counter if settings.private and model.engine.info.elsewhere and counter else model
 
     def _chosen(self, settings: Settings) -> LoadedModel:
-        return self.others.get(settings.answered_by, self.model)
+        return self.others.get(settings.engine_name, self.model)
 
     def model_in(self, window_id: str) -> LoadedModel:
         return self.model_of(self.settings(self.window(window_id)))
@@ -180,7 +180,7 @@ class Runtime:
         self.store.check_writes(window_id)
         record = self.window(window_id)
         settings = self.settings(record)
-        if name := settings.answered_by:
+        if name := settings.engine_name:
             known = {one.name: one.url for one in self.listed or ()}
             check_private(
                 record, settings, remote_host(known.get(name, ""))
@@ -210,7 +210,7 @@ class Runtime:
     def close_engine(self, name: str) -> None:
         """Let go of an engine; its windows open it again when they speak."""
         with self._opening.setdefault(name, Lock()):
-            if any(open_window.settings.answered_by == name for open_window in self.busy_windows.values()):
+            if any(open_window.settings.engine_name == name for open_window in self.busy_windows.values()):
                 raise WindowBusy(f"{name} is answering. Stop that first, or wait for it.")
             model = self.others.pop(name, None)
         if model is not None:

@@ -203,7 +203,7 @@ class Turn:
         window, whole = self.open_window.window, context_room(self.open_window, 0)
         if window.size + user + resurrected > whole:
             room = max(1, whole - user - resurrected)
-            plan = plan_prune(window, room, goal=self._goal(room), pairs=self.settings.pairs_asleep)
+            plan = plan_prune(window, room, goal=self._goal(room), pairs=self.settings.prune_pairs)
             self.recorder.note("prune", plan)
             if plan.over > resurrected:
                 raise BadInput(
@@ -673,7 +673,7 @@ class Turn:
         window, kept, pairs = (
             self.open_window.window,
             self._resurrected_and_used(),
-            self.settings.pairs_asleep,
+            self.settings.prune_pairs,
         )
         goal, recently_resurrected = self._goal(budget), self.open_window.recently_resurrected
         if goal < budget and recently_resurrected:
@@ -689,7 +689,7 @@ class Turn:
         return self.settings.prune_goal(budget, cuts=able.cuts, token_ids=able.token_ids)
 
     def _resurrected_and_used(self) -> set[ChunkKey]:
-        if not self.settings.keep_used:
+        if not self.settings.protect_used:
             return set()
         return {
             one.key

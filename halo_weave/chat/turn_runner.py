@@ -359,7 +359,7 @@ def _reopen_changed_model(system: Runtime, window_id: str) -> Iterator[None]:
         yield
     except AnotherModel:
         with suppress(HaloWeaveError):  # another window speaks with it
-            name = system.settings(system.window(window_id)).answered_by
+            name = system.settings(system.window(window_id)).engine_name
             if name:
                 system.close_engine(name)
             else:

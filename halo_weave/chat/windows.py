@@ -301,9 +301,7 @@ class Windows:
             budget = open_window.live_limit
             able = open_window.engine.info.abilities
             goal = settings.prune_goal(budget, cuts=able.cuts, token_ids=able.token_ids)
-            plan = plan_prune(
-                open_window.window, budget, goal=goal, current=kept, pairs=settings.pairs_asleep
-            )
+            plan = plan_prune(open_window.window, budget, goal=goal, current=kept, pairs=settings.prune_pairs)
             slept = open_window.prune(plan, now=system.now()) if plan.chunks else ()
             return ChunksPruned(slept, plan.budget, plan.over, before_turn=False)
 

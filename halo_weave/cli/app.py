@@ -135,10 +135,10 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
     "engine_key": Annotated[
         str | None, typer.Option("--engine-key", help="The key that the server asks for.")
     ],
-    "reader": Annotated[
+    "shadow_model": Annotated[
         str | None,
         typer.Option(
-            "--reader",
+            "--shadow-model",
             help="A small model that reads along where the server hides its attention, named like a model, or off.",
         ),
     ],
@@ -221,7 +221,7 @@ def options_of(
     url: str | None = None,
     model_name: str | None = None,
     engine_key: str | None = None,
-    reader: str | None = None,
+    shadow_model: str | None = None,
     **numbers: int | None,
 ) -> Options:
     """The command line first, then what is configured."""
@@ -254,7 +254,7 @@ def options_of(
         url=url,
         model_name=model_name or text_of(config, "model_name"),
         engine_key=engine_key or text_of(config, "engine_key"),
-        reader=reader or text_of(config, "reader"),
+        shadow_model=shadow_model or text_of(config, "shadow_model"),
         kv_type=kv_type,
         engines=configured_engines(config),
         settings=configured_settings(config),

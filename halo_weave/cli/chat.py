@@ -30,7 +30,7 @@ from halo_weave.engines.base import PrefillPlanned
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.models.inventory import listed_models
 from halo_weave.models.memory_estimate import machine_memory
-from halo_weave.store.records import WindowRecord
+from halo_weave.store.records import PUBLIC_EVENT_KINDS, WindowRecord
 
 HELP = """\
 /context             what the model sees, in the colours of its brightness, with the keys of the chunks
@@ -236,10 +236,11 @@ class Chat:
             f"{told.key}, {state}, {with_count(told.tokens, 'token')}{bright}, said by {told.speaker}"
         )
         for one in told.history:
+            event = PUBLIC_EVENT_KINDS.get(one.event, one.event)
             detail = ", ".join(
                 f"{name} {value}" for name, value in one.detail.items() if value not in ("", [], {})
             )
-            self.print_dim(f"{one.happened.astimezone():%Y-%m-%d %H:%M:%S} {one.event} {detail}")
+            self.print_dim(f"{one.happened.astimezone():%Y-%m-%d %H:%M:%S} {event} {detail}")
 
     def search(self, text: str) -> None:
         if not text:

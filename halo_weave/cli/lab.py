@@ -90,23 +90,24 @@ def replay(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """What would have fallen asleep with a strategy and a budget, turn by turn."""
+    """What would have been pruned with a strategy and a budget, turn by turn."""
     recording = _recording(capture, data)
     _chosen(strategy)
     done = replayed(recording, strategy=strategy, budget=budget)
     if as_json:
-        slept = [
+        pruned = [
             {
                 "turn": one.turn,
                 "key": str(one.key),
                 "brightness": one.brightness,
                 "age": one.age,
-                "why": one.why,
+                "reason": one.why,
             }
             for one in done.slept
         ]
-        woken = [{"turn": turn, "key": str(key)} for turn, key in done.woken]
-        print_json({"turns": len(done.brightness), "rows": done.rows, "slept": slept, "woken": woken})
+        resurrected = [{"turn": turn, "key": str(key)} for turn, key in done.woken]
+        counts = {"turns": len(done.brightness), "rows": done.rows}
+        print_json({**counts, "pruned": pruned, "resurrected": resurrected})
         return
     table = Table("turn", "key", "brightness", "age", "why", "text", box=SIMPLE)
     for one in done.slept:

@@ -41,7 +41,7 @@ from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.state_file import remember_embedder
-from halo_weave.store.records import OWNER, StoredChunk
+from halo_weave.store.records import OWNER, PUBLIC_EVENT_KINDS, StoredChunk
 from halo_weave.store.sql_store import SqlStore
 
 EmbedderFile = Annotated[
@@ -250,7 +250,7 @@ def calibrate(data: Data = None, model: Model = None, as_json: Json = False) -> 
         found, name = calibrate_engine(options, engine, telling, anew=True), engine.info.name
     if as_json:
         heads = [one._asdict() for one in found.heads]
-        print_json({"model": name, "sentence": found.sentence, "heads": heads})
+        print_json({"model": name, "message": found.sentence, "heads": heads})
         return
     console = Console(highlight=False)
     console.print(plain(f"{name}: {found.sentence}"))
@@ -293,9 +293,16 @@ def why(
                 "window": record.window,
                 "speaker": record.speaker,
                 "said": record.said,
-                "history": [{**to_json(one), "key": str(one.key)} for one in history],
-                "uses": [{**to_json(one), "turn_id": str(one.turn_id)} for one in uses],
-                "use": {"chunks": took, "nothing": use.nothing} if use else None,
+                "history": [
+                    {
+                        **to_json(one),
+                        "key": str(one.key),
+                        "event": PUBLIC_EVENT_KINDS.get(one.event, one.event),
+                    }
+                    for one in history
+                ],
+                "used_by": [{**to_json(one), "turn_id": str(one.turn_id)} for one in uses],
+                "attribution": {"chunks": took, "nothing": use.nothing} if use else None,
             }
         )
         return
@@ -311,7 +318,9 @@ def why(
         where = f" in {names.get(event.window, '')}" if event.window else ""
         reason = event.detail.get("why") or event.detail.get("by") or ""
         console.print(
-            plain(f"{event.happened.astimezone():%Y-%m-%d %H:%M}  {event.event}{where}  {reason}".rstrip())
+            plain(
+                f"{event.happened.astimezone():%Y-%m-%d %H:%M}  {PUBLIC_EVENT_KINDS.get(event.event, event.event)}{where}  {reason}".rstrip()
+            )
         )
     for one in uses:
         where = names.get(one.window, "")

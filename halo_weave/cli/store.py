@@ -28,7 +28,7 @@ from halo_weave.errors import BadInput, StoreCorrupt
 from halo_weave.paths import captures_folder, index_snapshot_file, kv_cache_folder
 from halo_weave.search.embedding_worker import is_outdated
 from halo_weave.search.index_snapshot import delete_snapshot
-from halo_weave.store.records import ExportFilter, VerifyFinding, WindowRecord
+from halo_weave.store.records import ExportFilter, VerifyFinding, WindowRecord, WindowStats
 from halo_weave.store.sql_store import SqlStore
 
 LAST_TURN = 2**63 - 1
@@ -66,6 +66,12 @@ def to_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     return value
+
+
+def _stats_json(stats: WindowStats) -> dict[str, Any]:
+    shown: dict[str, Any] = to_json(stats)
+    shown["pruned_chunks"] = shown.pop("asleep_chunks")
+    return shown
 
 
 def print_json(value: Any) -> None:
@@ -161,7 +167,7 @@ def windows(
         print_json(
             {
                 "windows": [
-                    {**to_json(item.window), **to_json(item), "window": item.window.id} for item in found
+                    {**to_json(item.window), **_stats_json(item), "window": item.window.id} for item in found
                 ]
             }
         )

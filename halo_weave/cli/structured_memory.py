@@ -142,7 +142,11 @@ def _inject_memory(
     made_room = f" {with_count(len(slept), 'dimmer one')} fell asleep to make room." if slept else ""
     print_result(
         as_json,
-        {"keys": [str(one.key) for one in woken], "cost": cost, "asleep": [str(one.key) for one in slept]},
+        {
+            "resurrected": [str(one.key) for one in woken],
+            "cost": cost,
+            "pruned": [str(one.key) for one in slept],
+        },
         f"Woke {with_count(len(woken), 'chunk')}, {with_count(cost, 'token')}.{made_room}",
     )
 

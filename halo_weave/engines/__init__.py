@@ -47,21 +47,21 @@ def _open_openai(
 ) -> Engine:
     from halo_weave.engines.openai import OpenAiEngine
 
-    reader = None
-    if limits.get("reader") != "off":
-        reader = limits["open_reader"](limits.get("reader") or None, progress)
+    shadow_model = None
+    if limits.get("shadow_model") != "off":
+        shadow_model = limits["open_shadow_model"](limits.get("shadow_model") or None, progress)
     try:
         progress("Asking the server for its model", 0, 0)
         return OpenAiEngine(
             limits["url"],
             limits.get("key") or "",
             model=limits.get("model_name") or "",
-            reader=reader,
+            shadow_model=shadow_model,
             context=limits.get("context"),
         )
     except BaseException:
-        if reader is not None:
-            reader.close()
+        if shadow_model is not None:
+            shadow_model.close()
         raise
 
 

@@ -98,8 +98,10 @@ def load_or_calibrate(
     """
     if (blind := _without_attention(engine)) is not None:
         return blind
-    if (reader := _shadow_model_of(engine)) is not None:
-        return _of_shadow_model(reader, load_or_calibrate(reader, folder, progress, anew=anew, shared=shared))
+    if (shadow_model := _shadow_model_of(engine)) is not None:
+        return _of_shadow_model(
+            shadow_model, load_or_calibrate(shadow_model, folder, progress, anew=anew, shared=shared)
+        )
     try:
         places = _files(engine, folder, shared, progress)
         stored = [None if anew else _read_file(place) for place in places]
@@ -119,9 +121,9 @@ def load_calibration(
     """As `calibrated`, but nothing is made: None if that is still to be done."""
     if (blind := _without_attention(engine)) is not None:
         return blind
-    if (reader := _shadow_model_of(engine)) is not None:
-        found = load_calibration(reader, folder, progress, shared=shared)
-        return found and _of_shadow_model(reader, found)
+    if (shadow_model := _shadow_model_of(engine)) is not None:
+        found = load_calibration(shadow_model, folder, progress, shared=shared)
+        return found and _of_shadow_model(shadow_model, found)
     try:
         return next(filter(None, map(_read_file, _files(engine, folder, shared, progress))), None)
     except OSError:
@@ -130,18 +132,20 @@ def load_calibration(
 
 def pending_calibration(engine: Engine) -> Calibration:
     """What holds until it is made."""
-    reader = _shadow_model_of(engine)
-    return PENDING if reader is None else _of_shadow_model(reader, PENDING)
+    shadow_model = _shadow_model_of(engine)
+    return PENDING if shadow_model is None else _of_shadow_model(shadow_model, PENDING)
 
 
 def _shadow_model_of(engine: Engine) -> Engine | None:
     """The model that lends its eyes to this one, if it hides what it looks at."""
-    reader: Engine | None = getattr(engine, "reader", None)
-    return reader
+    shadow_model: Engine | None = getattr(engine, "shadow_model", None)
+    return shadow_model
 
 
-def _of_shadow_model(reader: Engine, found: Calibration) -> Calibration:
-    return replace(found, sentence=f"{reader.info.name} reads along and lends its eyes. {found.sentence}")
+def _of_shadow_model(shadow_model: Engine, found: Calibration) -> Calibration:
+    return replace(
+        found, sentence=f"{shadow_model.info.name} reads along and lends its eyes. {found.sentence}"
+    )
 
 
 def _without_attention(engine: Engine) -> Calibration | None:

@@ -13,8 +13,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from halo_weave.errors import BadSetting
+from halo_weave.settings import with_current_names
 
 log = logging.getLogger(__name__)
+FORMER_NAMES = {"reader": "shadow_model"}  # up to version 0.2
 KINDS = ("kobold", "openai", "llama")
 FILE = "engines.json"
 NAME = re.compile(r"[\w .:@-]{1,60}")
@@ -28,7 +30,7 @@ class NamedEngine:
     kind: str
     url: str = ""
     model_name: str = ""  # as the server knows it; for llama a file or a name
-    reader: str = ""
+    shadow_model: str = ""
     key: str = field(default="", repr=False)
     configured: bool = False  # in config.toml, so it cannot be changed here
 
@@ -138,7 +140,8 @@ def configured_engines(config: Mapping[str, Any]) -> dict[str, NamedEngine]:
     for name, about in told.items():
         if not isinstance(about, Mapping):
             raise BadSetting(f"engines.{name} must be a table with kind and url.")
-        known = {"kind", "url", "model_name", "reader", "key"}
+        about = with_current_names(about, FORMER_NAMES)
+        known = {"kind", "url", "model_name", "shadow_model", "key"}
         if wrong := sorted(set(about) - known):
             raise BadSetting(f"engines.{name} has no {wrong[0]}; it takes {', '.join(sorted(known))}.")
         values = {key: str(value) for key, value in about.items()}
@@ -166,6 +169,6 @@ def _engine_in(about: Any) -> NamedEngine | None:
     ):
         return None
     try:
-        return NamedEngine(**{**about, "configured": False})
+        return NamedEngine(**{**with_current_names(about, FORMER_NAMES), "configured": False})
     except (TypeError, BadSetting):
         return None

@@ -263,7 +263,7 @@ class KoboldEngine:
         self.renderer = TemplateRenderer()
         try:
             told = self._asked("GET", "/api/v1/model")
-            self._lent: Mapping[str, Any] = {} if plain else self._remote_kv_model()
+            self._remote_kv: Mapping[str, Any] = {} if plain else self._remote_kv_model()
             self._info = self._describe(told, context)
             self._template = self._learn_template()
         except BaseException:
@@ -287,7 +287,7 @@ class KoboldEngine:
 
     def _remote_kv_model(self) -> Mapping[str, Any]:
         try:
-            return self._asked("GET", "/api/extra/lending")
+            return self._asked("GET", "/api/remote-kv")
         except RequestRejected as error:
             if error.status in (404, 405, 501):
                 return {}
@@ -309,10 +309,10 @@ class KoboldEngine:
         for short in ("bos", "eos", "eot"):
             if (id := non_negative_int(told.get(f"{short}_token_id"))) is not None:
                 known.setdefault(short, id)
-        able = self._lent.get("abilities")
+        able = self._remote_kv.get("abilities")
         able = able if isinstance(able, dict) else {}
         layers, heads = (non_negative_int(told.get(n)) or 0 for n in ("num_layers", "num_attention_heads"))
-        words = self._lent.get("template_words")
+        words = self._remote_kv.get("template_words")
         return ModelInfo(
             name=name,
             architecture=str(told.get("architecture") or ""),
@@ -323,7 +323,7 @@ class KoboldEngine:
             trained_context=non_negative_int(told.get("max_trained_context")) or room,
             context=room,
             special=known,
-            tokenizer=str(self._lent.get("tokenizer") or f"{self.server.url} {name}"),
+            tokenizer=str(self._remote_kv.get("tokenizer") or f"{self.server.url} {name}"),
             template="chatml",
             abilities=Capabilities(
                 attention=bool(able.get("attention", True)),
@@ -331,19 +331,19 @@ class KoboldEngine:
                 surprisal=bool(able.get("surprisal", False)),
                 reading=bool(able.get("reading", False)),
             ),
-            parameters=non_negative_int(self._lent.get("parameters")) or 0,
-            chat_template=str(self._lent.get("chat_template") or ""),
+            parameters=non_negative_int(self._remote_kv.get("parameters")) or 0,
+            chat_template=str(self._remote_kv.get("chat_template") or ""),
             template_words={str(k): str(v) for k, v in words.items()} if isinstance(words, dict) else {},
-            adds_bos=bool(self._lent.get("adds_bos")),
+            adds_bos=bool(self._remote_kv.get("adds_bos")),
             wide_layers=tuple(
-                i for i in map(non_negative_int, self._lent.get("wide_layers") or ()) if i is not None
+                i for i in map(non_negative_int, self._remote_kv.get("wide_layers") or ()) if i is not None
             ),
             url=self.server.url,
         )
 
     def _learn_template(self) -> ModelTemplate:
         source, words = self._info.chat_template, dict(self._info.template_words)
-        if not self._lent:
+        if not self._remote_kv:
             with suppress(EngineError):  # newer servers of the family tell it there
                 told = self._asked("GET", "/props")
                 source = str(told.get("chat_template") or "")
@@ -358,7 +358,7 @@ class KoboldEngine:
 
     def _heads(self) -> Calibration | None:
         """As the server found them; None: that is still to be done."""
-        if not self._lent:
+        if not self._remote_kv:
             return None
         with suppress(TypeError, ValueError, KeyError):
             told = [
@@ -367,11 +367,11 @@ class KoboldEngine:
                     int(one["head"]),
                     *(float(one[n]) for n in ("copying", "needles", "weight")),
                 )
-                for one in self._lent.get("heads") or ()
+                for one in self._remote_kv.get("heads") or ()
             ]
             fits = all(0 <= h.layer < self._info.layers and 0 <= h.head < self._info.heads for h in told)
             if fits and all(math.isfinite(h.weight) for h in told):
-                return Calibration(tuple(told), str(self._lent.get("light") or ""))
+                return Calibration(tuple(told), str(self._remote_kv.get("attention_source") or ""))
         return Calibration(sentence="The server tells heads that its model does not have.")
 
     @property
@@ -401,7 +401,7 @@ class KoboldEngine:
         return self._tokens(text, special) if text else Tokens.of([], [])
 
     def _tokenized(self, text: str, special: bool) -> Tokens:
-        if self._lent:
+        if self._remote_kv:
             return self._with_bytes({"text": text, "special": special})
         tokens = self._plain.tokens(text)
         if special or not self.controls(tokens.ids).any():
@@ -414,7 +414,7 @@ class KoboldEngine:
         return tokens
 
     def _with_bytes(self, asked: Mapping[str, Any]) -> Tokens:
-        told = self._asked("POST", "/api/extra/lending/tokens", asked)
+        told = self._asked("POST", "/api/remote-kv/tokens", asked)
         try:
             ids, ends = np.array(told["ids"], np.int32), np.array(told["ends"], np.int32)
             tokens = Tokens(ids, base64.b64decode(told["raw"]), ends)
@@ -429,14 +429,14 @@ class KoboldEngine:
         return Tokens.of(ids, [self._known[id] for id in ids.tolist()])
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        if self._lent:
+        if self._remote_kv:
             self._learn(ids[(ids >= 0) & (ids < self._info.vocabulary)])
         return np.array([self._is_control(id) for id in ids.tolist()], np.bool_)
 
     def _is_control(self, id: int) -> bool:
         if not 0 <= id < self._info.vocabulary or id in self._controls:
             return True
-        if self._lent:
+        if self._remote_kv:
             return False
         piece = self._known.get(id, b"").decode(errors="replace")
         special = {one for name, one in self._info.special.items() if name != "nl"}  # a line break is a word
@@ -447,7 +447,7 @@ class KoboldEngine:
         new = sorted({id for id in ids.tolist() if id not in self._known})
         if new and not 0 <= new[0] <= new[-1] < self._info.vocabulary:
             raise BadInput("There are tokens that the model does not have.")
-        if new and self._lent:
+        if new and self._remote_kv:
             self._with_bytes({"ids": new})
         elif new:
             self._plain.learn(new)
@@ -499,8 +499,8 @@ class KoboldEngine:
             "genkey": name,
         }
         seeing = AttentionDecoder(self._info, capture, flat.kinds, first, self._note_malformed)
-        if self._lent:
-            body["halo"] = {
+        if self._remote_kv:
+            body["remote_kv"] = {
                 "window": f"{self._client} {window}",
                 "tokenizer": self._info.tokenizer,
                 "labels": flat.labels.tolist(),
@@ -541,7 +541,7 @@ class KoboldEngine:
 
     def _check_model(self) -> None:
         """A server that runs another model now would take our tokens for other words. Another Halo Weave tells by itself."""
-        if self._doubt or not self._lent:
+        if self._doubt or not self._remote_kv:
             told = self._asked("GET", "/api/v1/model")
             name = str(told.get("model_name") or told.get("result") or "")
             if name[:200] != self._info.name:
@@ -567,11 +567,11 @@ class KoboldEngine:
         last: AttentionRow | None = None
         for event in events:
             kind = event.get("type")
-            if kind == "planned" and self._lent:
+            if kind == "planned" and self._remote_kv:
                 yield PrefillPlanned(
                     *(non_negative_int(event.get(n)) or 0 for n in ("reused", "restored", "computed"))
                 )
-            elif kind == "read" and self._lent:
+            elif kind == "read" and self._remote_kv:
                 read = True
                 yield seeing.read(event, time.perf_counter() - began)
             elif kind == "token":
@@ -608,7 +608,7 @@ class KoboldEngine:
     def _step(self, event: Mapping[str, Any], label: int, row: AttentionRow | None) -> Step:
         try:
             id, text = int(event["token"]["token_id"]), str(event["token"].get("text") or "")
-            piece = base64.b64decode(event["raw"]) if self._lent else text.encode()
+            piece = base64.b64decode(event["raw"]) if self._remote_kv else text.encode()
             if not 0 <= id < self._info.vocabulary:
                 raise ValueError
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -661,13 +661,13 @@ class KoboldEngine:
         """Not here: whoever runs the server may need it meanwhile."""
 
     def forget(self, window: str) -> None:
-        if self._lent:
+        if self._remote_kv:
             with suppress(EngineError):
-                self._asked("POST", "/api/extra/lending/forget", {"window": f"{self._client} {window}"})
+                self._asked("POST", "/api/remote-kv/forget", {"window": f"{self._client} {window}"})
 
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
-        if self._lent and spans:
+        if self._remote_kv and spans:
             names = [f"{self._client} {window}" for window in windows]
             asked = {"spans": [list(span) for span in spans], "windows": names}
             with suppress(EngineError):
-                self._asked("POST", "/api/extra/lending/forget", asked)
+                self._asked("POST", "/api/remote-kv/forget", asked)

@@ -230,7 +230,7 @@ def _call_in(text: str) -> NativeCall | None:
 DEFAULT_CONTEXT = 8192  # tokens, where the server does not tell
 REQUEST_TIMEOUT = 30.0  # seconds for an answer that needs no model
 MAX_WINDOWS = 256  # whose last requests are remembered
-SHADOW_TIMEOUT = 60.0  # seconds that the reader gets after a reply
+SHADOW_TIMEOUT = 60.0  # seconds that the shadow model gets after a reply
 # What not every server takes, by the name that it complains about: left out from then on, or sent under another name.
 OPTIONAL_FIELDS = {
     "max_tokens": "max_completion_tokens",
@@ -262,7 +262,7 @@ FINISH_REASONS: dict[str, StopReason] = {
 
 
 class OpenAiEngine:
-    """Implements `engines.base.Engine`. Prompts are sent as messages; what is counted is counted with the reader's tokens."""
+    """Implements `engines.base.Engine`. Prompts are sent as messages; what is counted is counted with the shadow model's tokens."""
 
     def __init__(
         self,
@@ -270,14 +270,14 @@ class OpenAiEngine:
         key: str = "",
         *,
         model: str = "",
-        reader: Engine | None = None,
+        shadow_model: Engine | None = None,
         context: int | None = None,
     ) -> None:
-        """`reader` is this engine's own from now on."""
+        """`shadow_model` is this engine's own from now on."""
         url = check_url(url).removesuffix("/chat/completions")
         self.server = RemoteServer(url if urlsplit(url).path else f"{url}/v1", key)
-        self.reader = reader
-        self.calibration = NO_ATTENTION if reader is None else None  # else the reader's
+        self.shadow_model = shadow_model
+        self.calibration = NO_ATTENTION if shadow_model is None else None  # else the shadow model's
         self._counting = CountingTokenizer()
         self._renderer = TemplateRenderer()
         self._left_out: set[str] = set()
@@ -301,8 +301,8 @@ class OpenAiEngine:
     def close(self) -> None:
         self._renderer.close()
         self.server.close()
-        if self.reader is not None:
-            self.reader.close()
+        if self.shadow_model is not None:
+            self.shadow_model.close()
 
     def _models(self) -> dict[str, Mapping[str, Any]]:
         """What the server lists, by name. Not every server does."""
@@ -320,7 +320,7 @@ class OpenAiEngine:
         sizes = [listed.get("max_model_len"), listed.get("context_length")]
         sizes += [meta.get("n_ctx"), meta.get("n_ctx_train")] if isinstance(meta, dict) else []
         known = next((one for one in sizes if isinstance(one, int) and one > 0), DEFAULT_CONTEXT)
-        eyes = self.reader.info if self.reader else None
+        eyes = self.shadow_model.info if self.shadow_model else None
         room = context or (min(known, eyes.context) if eyes else known)
         return ModelInfo(
             name=self.model.rpartition("/")[2].removesuffix(".gguf") or self.model,
@@ -354,15 +354,17 @@ class OpenAiEngine:
         return self._template.facts
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
-        if self.reader is not None:
-            return self.reader.tokenize(text, special=special)
+        if self.shadow_model is not None:
+            return self.shadow_model.tokenize(text, special=special)
         return self._counting.tokenize(text)
 
     def pieces(self, ids: Ids) -> Tokens:
-        return self.reader.pieces(ids) if self.reader is not None else self._counting.pieces(ids)
+        return self.shadow_model.pieces(ids) if self.shadow_model is not None else self._counting.pieces(ids)
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        return self.reader.controls(ids) if self.reader is not None else self._counting.controls(ids)
+        return (
+            self.shadow_model.controls(ids) if self.shadow_model is not None else self._counting.controls(ids)
+        )
 
     def chat(
         self,
@@ -376,12 +378,12 @@ class OpenAiEngine:
     def forget(self, window: str) -> None:
         for one in windows_named_by(window, list(self._asked)):
             self._asked.pop(one, None)
-        if self.reader is not None:
-            self.reader.forget(window)
+        if self.shadow_model is not None:
+            self.shadow_model.forget(window)
 
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
-        if self.reader is not None:
-            self.reader.erase(spans, windows)
+        if self.shadow_model is not None:
+            self.shadow_model.erase(spans, windows)
 
     def read_ahead(
         self,
@@ -427,7 +429,9 @@ class OpenAiEngine:
         stopped: Callable[[], bool],
     ) -> Iterator[GenerationEvent]:
         began = time.perf_counter()
-        shadow_run = ShadowRun(self.reader, window, prompt, capture) if self.reader and capture else None
+        shadow_run = (
+            ShadowRun(self.shadow_model, window, prompt, capture) if self.shadow_model and capture else None
+        )
         try:
             yield PrefillPlanned(0, 0, size)
             reply = _StreamedReply(
@@ -473,7 +477,7 @@ class OpenAiEngine:
     def _wait_for_shadow_run(
         self, shadow_run: ShadowRun, stopped: Callable[[], bool]
     ) -> Iterator[LateAttention]:
-        """The reply is whole: what the reader has not read of it yet."""
+        """The reply is whole: what the shadow model has not read of it yet."""
         shadow_run.end()
         end = time.monotonic() + SHADOW_TIMEOUT
         while not shadow_run.over and time.monotonic() < end and not stopped():
@@ -543,7 +547,7 @@ class OpenAiEngine:
             "seed": sampling.seed,
             "tools": list(prompt.tools) or None,
             "reasoning_effort": prompt.effort if prompt.effort in ("low", "high") else None,
-            "logprobs": True if self.reader is None else None,
+            "logprobs": True if self.shadow_model is None else None,
         }
         return body | {name: value for name, value in more.items() if value is not None}
 

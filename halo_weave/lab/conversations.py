@@ -224,7 +224,7 @@ def run_conversation(
                 forced,
                 store,
                 recall,
-                defaults=settings.changed({"read_ahead": "off"}),
+                defaults=settings.changed({"prefetch": "off"}),
                 calibration=calibration,
                 new_recorder=recording,
             )

@@ -217,7 +217,7 @@ class _Run:
             goal=step["goal"] if self.budget is None else None,
             current=step["current"],
             kept=[ChunkKey.parse(key) for key in step["kept"]],
-            pairs=self.settings.pairs_asleep,
+            pairs=self.settings.prune_pairs,
         )
         self.sleep([(one.key, one.brightness, one.why) for one in plan.chunks])
 
@@ -308,9 +308,9 @@ def compare_strategies(
         ages = [slept.age for slept in one.slept]
         told[name] = {
             "turns": len(one.brightness),
-            "asleep": len(one.slept),
-            "woken": len(one.woken),
-            "woken_tokens": one.woken_tokens,
+            "pruned": len(one.slept),
+            "resurrected": len(one.woken),
+            "resurrected_tokens": one.woken_tokens,
             "live": len(one.brightness[-1]) if one.brightness else 0,
             "median_age": float(np.median(ages)) if ages else None,
             "rows": one.rows,

@@ -61,15 +61,15 @@ _MEDIA_TYPES = {
 _ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     "4XX": {
         "model": errors.ErrorResponse,
-        "description": "What was asked cannot be done; the sentence says why.",
+        "description": "What was asked cannot be done; the message says why.",
     },
     "5XX": {
         "model": errors.ErrorResponse,
-        "description": "Not now, or not any more; the sentence says what to do.",
+        "description": "Not now, or not any more; the message says what to do.",
     },
 }
 _ABOUT = """One endless conversation for local models. Ids of turns and positions are decimal strings; a chunk's key is
-`turn.chunk.role`. Every error is `{"error": {"code", "sentence"}}`. What is not described here is refused: fields,
+`turn.chunk.role`. Every error is `{"error": {"code", "message"}}`. What is not described here is refused: fields,
 parameters, bodies. Only the prototype's addresses pass over parameters and bodies."""
 
 

@@ -342,7 +342,7 @@ def _headers_only(send: Send) -> Send:
 
 def _limit_of(path: str) -> int:
     """How many bytes a request may have. Documents come with what is said, clients of /v1 send their whole history."""
-    if path.startswith("/v1/") or re.fullmatch(r"/api/windows/[^/]+/say", path):
+    if path.startswith("/v1/") or re.fullmatch(r"/api/windows/[^/]+/messages", path):
         return _CHAT_LIMIT
     return {"/api/import": _IMPORT_LIMIT, "/api/documents": _DOCUMENT_LIMIT}.get(path, JSON_LIMIT)
 

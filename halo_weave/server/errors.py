@@ -90,7 +90,7 @@ _MESSAGES = {
 
 class ErrorDetail(Output):
     code: str = Field(examples=["unknown_window"])
-    sentence: str = Field(examples=["There is no window 'x'."])
+    message: str = Field(examples=["There is no window 'x'."])
 
 
 class ErrorResponse(Output):
@@ -142,7 +142,7 @@ def _json_response(
     path: str = "",
     param: str | None = None,
 ) -> Response:
-    body: dict[str, Any] = {"error": {"code": code, "sentence": sentence}}
+    body: dict[str, Any] = {"error": {"code": code, "message": sentence}}
     if path.startswith("/v1/"):  # its clients know errors in one shape only
         status = 400 if status == 422 else status
         body = {"error": _openai_body(status, code, sentence, param)}

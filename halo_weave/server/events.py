@@ -16,38 +16,62 @@ from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.engines.base import PrefillPlanned
 from halo_weave.server.errors import json_bytes
 from halo_weave.server.schema import KeyText, Number, Output
-from halo_weave.server.views import AttributionView, LiveChunkView, RememberedChunk
+from halo_weave.server.views import AttributionView, LiveChunkView, PrunedChunk, ReplySource
 
 _IDS = {"turn_id", "reply_turn", "position"}
+# What a field of an event is called in the API, by its attribute.
+_KEYS = {
+    "elsewhere": "remote",
+    "gap": "pruned_before",
+    "opened": "prefix_tokens",
+    "over": "tokens_over_budget",
+    "passed_over": "skipped",
+    "remembered": "sources",
+    "reply_turn": "reply_turn_id",
+    "sentence": "message",
+    "slept": "pruned_here",
+    "thoughts": "pruned_thoughts",
+    "use": "attribution",
+    "why": "reason",
+    "woken": "resurrected",
+}
 
 
 class TurnStats(Output):
     """What a turn came to."""
 
     tokens: int
-    woken: int
-    asleep: int
+    resurrected: int = Field(validation_alias="woken", description="Chunks.")
+    pruned: int = Field(validation_alias="asleep", description="Chunks.")
     reused: int
     restored: int
     computed: int
     seconds: float
     tokens_per_second: float
-    own_ms_per_turn: float = Field(description="Without the model's time, until it was handed the prompt.")
-    recall_ms: float = Field(
-        description="Of what came before the model was asked: finding what should wake up."
+    overhead_ms_per_turn: float = Field(
+        validation_alias="own_ms_per_turn",
+        description="Without the model's time, until it was handed the prompt.",
     )
-    own_ms_after: float = Field(description="After its last token.")
-    own_ms_per_token: float
+    recall_ms: float = Field(
+        description="Of what came before the model was asked: finding what should be resurrected."
+    )
+    overhead_ms_after: float = Field(validation_alias="own_ms_after", description="After its last token.")
+    overhead_ms_per_token: float = Field(validation_alias="own_ms_per_token")
     thought_tokens: int = Field(description="Of the tokens, those that the model thought.")
     only_thought: bool = Field(description="The reply ended before there was an answer.")
     nothing_added: bool = Field(
         description="The model had nothing to add to the reply that should go on; it stays as it was."
     )
-    faults: int = Field(description="Rows of attention that could not be used.")
-    prompted: int = Field(
-        description="Tokens of the prompt, as a server elsewhere counts; 0: it does not tell."
+    malformed_rows: int = Field(
+        validation_alias="faults", description="Rows of attention that could not be used."
     )
-    cached: int = Field(description="Of those, the ones that it says it had read before.")
+    server_prompt_tokens: int = Field(
+        validation_alias="prompted",
+        description="Tokens of the prompt, as a remote server counts; 0: it does not say.",
+    )
+    server_cached_tokens: int = Field(
+        validation_alias="cached", description="Of those, the ones that it says it had read before."
+    )
 
 
 def _encode_floats(row: Brightness) -> str:
@@ -61,13 +85,14 @@ def _event_model(
     made: dict[str, Any] = {}
     hints = get_type_hints(kind)
     for field in fields(kind):
-        if field.name in base.model_fields or field.name in (*leave_out, "chunk"):
+        key = _KEYS.get(field.name, field.name)
+        if key in base.model_fields or field.name in (*leave_out, "chunk"):
             continue
-        given = about.get(field.name)
+        given = about.get(key)
         shape = Number if field.name in _IDS else _FIELD_TYPES.get(hints[field.name], hints[field.name])
-        made[field.name] = (
-            given if isinstance(given, tuple) else (shape, Field(description=given) if given else ...)
-        )
+        read_from = None if key == field.name else field.name
+        described = (shape, Field(description=given, validation_alias=read_from))
+        made[key] = given if isinstance(given, tuple) else described
     for other in about.keys() - made.keys():
         made[other] = about[other]
     return create_model(name, __base__=base, __doc__=kind.__doc__, **made)
@@ -76,12 +101,12 @@ def _event_model(
 _FIELD_TYPES: dict[Any, Any] = {
     ChunkKey: KeyText,
     tuple[ChunkView, ...]: list[LiveChunkView],
-    tuple[ReplySourceView, ...] | None: list[RememberedChunk] | None,
+    tuple[ReplySourceView, ...] | None: list[ReplySource] | None,
     Attribution | None: AttributionView | None,
 }
 _FIELD_TYPES[tuple[events.ResurrectedChunk, ...]] = list[  # type: ignore[misc]
     _event_model(
-        "WokenChunk",
+        "ResurrectedChunk",
         events.ResurrectedChunk,
         LiveChunkView,
         part="Itself a hit, or the pair of one.",
@@ -92,34 +117,38 @@ _FIELD_TYPES[tuple[events.ResurrectedChunk, ...]] = list[  # type: ignore[misc]
         ),
         parts=(dict[str, float], Field(description="Of the similarity.")),
         window="Where it was said.",
-        slept="In this window; else it comes from another one.",
+        pruned_here="It was pruned in this window; else it comes from another one.",
     )
 ]
-_FIELD_TYPES[tuple[events.PrunedChunk, ...]] = list[_event_model("SleptChunk", events.PrunedChunk)]  # type: ignore[misc]
+_FIELD_TYPES[tuple[events.PrunedChunk, ...]] = list[PrunedChunk]
 
 # By the name that an event has on the wire.
 _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
-    ("searching", events.SearchStarted, {"room": "Tokens that may wake up."}),
-    ("woken", events.ChunksResurrected, {"passed_over": "Hits that did not fit."}),
-    ("asleep", events.ChunksPruned, {"over": "Tokens above the budget that nothing prunable is left for."}),
-    ("heard", events.MessageStored, {"frames": "Tokens of all frames that the model reads now."}),
+    ("searching", events.SearchStarted, {"room": "Tokens that may be resurrected."}),
+    ("resurrected", events.ChunksResurrected, {"skipped": "Hits that did not fit."}),
     (
-        "answering",
+        "pruned",
+        events.ChunksPruned,
+        {"tokens_over_budget": "Tokens above the budget that nothing prunable is left for."},
+    ),
+    ("message_stored", events.MessageStored, {"frames": "Tokens of all frames that the model reads now."}),
+    (
+        "regenerating",
         events.RegenerationStarted,
         {
-            "reply_turn": "The turn that the answer will be.",
-            "opened": "Tokens that the answer begins with: the model said them before.",
+            "reply_turn_id": "The turn that the answer will be.",
+            "prefix_tokens": "Tokens that the answer begins with: the model said them before.",
         },
     ),
     (
-        "to_read",
+        "prefill_planned",
         PrefillPlanned,
         {"reused": "Tokens that are still in its cache.", "restored": "Tokens that come back to it."},
     ),
     (
-        "reading",
+        "prefill",
         events.PrefillFinished,
-        {"rebuilt": "Why the window was read anew from the start, or nothing."},
+        {"rebuilt": "Why the whole prompt was read again from the start, or nothing."},
     ),
     (
         "token",
@@ -132,14 +161,12 @@ _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
         },
     ),
     (
-        "brightened",
+        "brightness",
         events.BrightnessChanged,
         {
-            "leave_out": ("brightness",),
-            "data": (
+            "brightness": (
                 Annotated[str, BeforeValidator(_encode_floats)],
                 Field(
-                    validation_alias="brightness",
                     description="Little-endian float32, one for each live token in time order, the reply's included.",
                     json_schema_extra={"contentEncoding": "base64"},
                 ),
@@ -155,17 +182,21 @@ _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
     ),
     ("tool_called", events.ToolCalled, {}),
     (
-        "call_made",
+        "client_tool_called",
         events.ClientToolCalled,
         {"arguments": (dict[str, Any], Field(description="As the model wrote them."))},
     ),
     ("tool_answered", events.ToolAnswered, {}),
-    ("memory", events.MemoryChanged, {"content": (Any, Field(description="What is saved there, or was."))}),
-    ("spoken", events.ReplyStored, {}),
     (
-        "unstored",
+        "memory_changed",
+        events.MemoryChanged,
+        {"content": (Any, Field(description="What is saved there, or was."))},
+    ),
+    ("reply_stored", events.ReplyStored, {}),
+    (
+        "reply_not_stored",
         events.ReplyNotStored,
-        {"sentence": "Why what was shown is not stored yet; empty: it is stored again."},
+        {"message": "Why what was shown is not stored yet; empty: it is stored again."},
     ),
     (
         "done",
@@ -178,7 +209,7 @@ _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
             ),
         },
     ),
-    ("failed", events.TurnFailed, {"elsewhere": "Whether the server that runs the model failed."}),
+    ("failed", events.TurnFailed, {"remote": "Whether the server that runs the model failed."}),
     ("model", events.ModelChange, {"model": "The one that is wanted."}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),

@@ -1,4 +1,4 @@
-"""Lets another Halo Weave use this model with a KV cache of its own windows and the attention of chosen heads (`/api/extra/lending`)."""
+"""Lets another Halo Weave use this model with a KV cache of its own windows and the attention of chosen heads (`/api/remote-kv`)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class RemoteKvModel(Output):
     wide_layers: list[int]
     abilities: dict[str, bool]
     heads: list[dict[str, float]] = Field(description="The retrieval heads, as far as they are known.")
-    light: str = Field(description="Where it is seen what the model takes its words from.")
+    attention_source: str = Field(description="Where the attention comes from.")
 
 
 class ModelProps(Output):
@@ -146,10 +146,10 @@ class RemoteKvForgotten(Output):
 
 
 def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration]) -> APIRouter:
-    router = APIRouter(tags=["Lending"])
+    router = APIRouter(tags=["Remote KV"])
 
-    @router.get("/api/extra/lending", summary="The model, as another Halo Weave needs to know it")
-    def get_lent_model() -> RemoteKvModel:
+    @router.get("/api/remote-kv", summary="Describe the model for another Halo Weave")
+    def get_remote_model() -> RemoteKvModel:
         info, known = engine().info, calibration()
         return RemoteKvModel(
             tokenizer=info.tokenizer,
@@ -160,35 +160,35 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
             wide_layers=list(info.wide_layers),
             abilities=asdict(info.abilities),
             heads=[one._asdict() for one in known.heads],
-            light=known.sentence,
+            attention_source=known.sentence,
         )
 
-    @router.get("/props", summary="The chat template")
+    @router.get("/props", summary="Show the chat template")
     def get_props() -> ModelProps:
         info = engine().info
         words = {name: info.template_words.get(name, "") for name in ("bos_token", "eos_token")}
         return ModelProps(chat_template=info.chat_template, **words)
 
-    @router.post("/api/extra/lending/tokens", summary="Text to tokens, or ids to their bytes")
+    @router.post("/api/remote-kv/tokens", summary="Convert text to tokens, or token ids to bytes")
     def post_bytes(asked: TokenBytesRequest) -> TokenBytes:
-        lent = engine()
+        model = engine()
         if (asked.text is None) == (asked.ids is None):
             raise BadInput("Send either a text or ids.")
         if asked.text is not None:
-            tokens = lent.tokenize(asked.text, special=asked.special)
+            tokens = model.tokenize(asked.text, special=asked.special)
         else:
             ids = np.array(asked.ids, np.int32)
-            if len(ids) and ids.max() >= lent.info.vocabulary:
-                raise BadInput(f"The model's vocabulary ends at {lent.info.vocabulary}.")
-            tokens = lent.pieces(ids)
+            if len(ids) and ids.max() >= model.info.vocabulary:
+                raise BadInput(f"The model's vocabulary ends at {model.info.vocabulary}.")
+            tokens = model.pieces(ids)
         return TokenBytes(
             ids=tokens.ids.tolist(),
             raw=base64.b64encode(tokens.raw).decode(),
             ends=tokens.ends.tolist(),
-            controls=np.flatnonzero(lent.controls(tokens.ids)).tolist(),
+            controls=np.flatnonzero(model.controls(tokens.ids)).tolist(),
         )
 
-    @router.post("/api/extra/lending/forget", summary="Drop a lent window's cache, or what was deleted")
+    @router.post("/api/remote-kv/forget", summary="Drop the cache of a window, or of deleted chunks")
     def post_forget(asked: RemoteKvForget) -> RemoteKvForgotten:
         if asked.window is not None:
             if asked.window.endswith("/"):
@@ -206,7 +206,7 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
 
 def _engine_window(name: str) -> str:
     """A window of the engine, for whoever asks alone; without a name all of them."""
-    return f"lent {CURRENT_USER.get() or OWNER}/{name}"
+    return f"remote {CURRENT_USER.get() or OWNER}/{name}"
 
 
 def stream_generation(

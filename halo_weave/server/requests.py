@@ -44,11 +44,11 @@ def parse_position(text: str) -> int:
 
 
 def recall_overrides_of(asked: RecallChoice | None) -> RecallOverrides:
-    """What is to wake up for a message."""
+    """What is to be resurrected for a message."""
     if asked is None:
         return NO_OVERRIDES
-    without, also = ([ChunkKey.parse(key) for key in keys] for keys in (asked.without, asked.also))
-    return RecallOverrides(frozenset(without), tuple(also), asked.room)
+    exclude, include = ([ChunkKey.parse(key) for key in keys] for keys in (asked.exclude, asked.include))
+    return RecallOverrides(frozenset(exclude), tuple(include), asked.make_room)
 
 
 def parse_time(text: str | None) -> datetime | None:
@@ -139,7 +139,7 @@ class SavePreset(Input):
     name: Name
     window: WindowId | None = None
     settings: OwnSettings | None = None  # type: ignore[valid-type]
-    words: PersonaChange | None = None
+    persona: PersonaChange | None = None
 
 
 class RenamePreset(Input):
@@ -163,12 +163,12 @@ class NewMessage(Input):
         Field(max_length=MAX_MESSAGE_LENGTH, pattern=NON_BLANK_PATTERN, examples=["My cat is called Mochi."]),
     ]
     after: Id | None = Field(default=None, description="The turn that it follows, if not the last; 0: none.")
-    wish: RecallChoice | None = Field(
-        default=None, description="What wakes up for it, as chosen in a preview."
+    recall: RecallChoice | None = Field(
+        default=None, description="What is resurrected for it, as chosen in a preview."
     )
     documents: Annotated[list[AttachedDocument], Field(max_length=MOST_DOCUMENTS)] = Field(
         default=[],
-        description="Files as `POST /api/documents` read them; each becomes a turn before the words.",
+        description="Files as `POST /api/documents` read them; each becomes a turn before the message.",
     )
 
 
@@ -182,30 +182,34 @@ class AddTurns(Input):
 
 
 class RecallChoice(Input):
-    """What is to wake up for this message, beside what recall finds."""
+    """What is to be resurrected for this message, beside what recall finds."""
 
-    without: list[Key] = Field(default_factory=list, max_length=1000, description="These do not wake up.")
-    also: list[Key] = Field(default_factory=list, max_length=1000, description="These do, before all others.")
-    room: bool = Field(default=False, description="Room is made for all of it.")
+    exclude: list[Key] = Field(
+        default_factory=list, max_length=1000, description="These are not resurrected."
+    )
+    include: list[Key] = Field(
+        default_factory=list, max_length=1000, description="These are, before all others."
+    )
+    make_room: bool = Field(default=False, description="Prune what is dimmest until all of it fits.")
 
 
 class Regenerate(Input):
-    turn: Id | None = Field(
+    turn_id: Id | None = Field(
         default=None, description="The user's turn, or its answer. By default the last one."
     )
 
 
 class TurnReference(Input):
-    turn: Id
+    turn_id: Id
 
 
 class EditTurn(Input):
-    turn: Id
+    turn_id: Id
     text: Annotated[str, Field(max_length=MAX_MESSAGE_LENGTH, pattern=NON_BLANK_PATTERN)]
 
 
 class CreateBranch(Input):
-    turn: Id
+    turn_id: Id
     name: Name | None = None
 
 

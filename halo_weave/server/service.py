@@ -36,7 +36,7 @@ class Service:
         self._closed = False
         self._ending = Event()
         self._failure: HaloWeaveError | None = None
-        self._told = views.ModelView(state="loading", sentence="The model is being loaded.")
+        self._told = views.ModelView(state="loading", message="The model is being loaded.")
 
     # Coming and going
 
@@ -45,7 +45,7 @@ class Service:
         with self._lock:
             if self._loading is None or not (self._loading.is_alive() or self._closed):
                 if self._weave is None:
-                    self._told = views.ModelView(state="loading", sentence="The model is being loaded.")
+                    self._told = views.ModelView(state="loading", message="The model is being loaded.")
                 self._loading = Thread(target=self._load, name="assemble", daemon=True)
                 self._loading.start()
             return self._loading
@@ -75,9 +75,9 @@ class Service:
                 if isinstance(error, HaloWeaveError)
                 else ApiError(503, "failed", INTERNAL_ERROR_MESSAGE)
             )
-            if isinstance(error, StoreUnreachable) and self._told.sentence != str(error):
+            if isinstance(error, StoreUnreachable) and self._told.message != str(error):
                 log.warning("%s", error)
-            self._told = views.ModelView(state="missing", sentence=str(self._failure))
+            self._told = views.ModelView(state="missing", message=str(self._failure))
             return None
         with self._lock:
             if not self._closed:
@@ -88,7 +88,7 @@ class Service:
 
     def _progress(self, what: str, done: int, total: int) -> None:
         share = done / total if total else None
-        self._told = views.ModelView(state="loading", sentence=f"{what}…", progress=share)
+        self._told = views.ModelView(state="loading", message=f"{what}…", progress=share)
 
     @property
     def failure(self) -> HaloWeaveError | None:
@@ -147,7 +147,7 @@ class Service:
                 else "model_missing"
             )
             raise ApiError(
-                503, "model_loading" if self._told.state == "loading" else code, self._told.sentence
+                503, "model_loading" if self._told.state == "loading" else code, self._told.message
             )
         return weave
 

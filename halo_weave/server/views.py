@@ -16,10 +16,10 @@ from halo_weave.core.resurrection import PlannedResurrection
 from halo_weave.core.tokens import Role
 from halo_weave.server.schema import Id, KeyText, Number, Output
 from halo_weave.settings import Settings
-from halo_weave.store.records import VectorGeneration
+from halo_weave.store.records import PUBLIC_EVENT_KINDS, VectorGeneration
 
 
-class RememberedChunk(Output):
+class ReplySource(Output):
     """What a reply took from a chunk, or that the chunk woke up for the question and was not used."""
 
     key: KeyText
@@ -31,7 +31,9 @@ class RememberedChunk(Output):
     window_name: str
     speaker: str
     share: float | None = Field(description="Of the reply; null if it is not known.")
-    woken: dict[str, Any] | None = Field(description="Why it woke up; null if it was live already.")
+    resurrected: dict[str, Any] | None = Field(
+        validation_alias="woken", description="Why it was resurrected; null if it was live already."
+    )
 
 
 class TurnBase(Output):
@@ -41,15 +43,23 @@ class TurnBase(Output):
     window: str = Field(description="Where it was said.")
     window_name: str
     speaker: str
-    cut: bool = Field(description="The program ended before this reply did; what was stored of it is here.")
+    interrupted: bool = Field(
+        validation_alias="cut",
+        description="The program ended before this reply did; what was stored of it is here.",
+    )
     unfinished: bool = Field(
         description="This reply reached its longest length, or filled the model's context. It can be continued."
     )
-    siblings: int = Field(description="How many turns there are at this place, on all branches.")
-    sibling: int = Field(description="Which of them this is, in order of time, from 1 on.")
+    versions: int = Field(
+        validation_alias="siblings", description="How many turns there are at this place, on all branches."
+    )
+    version: int = Field(
+        validation_alias="sibling", description="Which of them this is, in order of time, from 1 on."
+    )
     document: bool = Field(description="A file that was attached; its name is the speaker.")
-    remembered: list[RememberedChunk] | None = Field(
-        description="Of a reply, what it was reminded of; null if that is not known."
+    sources: list[ReplySource] | None = Field(
+        validation_alias="remembered",
+        description="The chunks that a reply took something from; null if they are not known.",
     )
 
 
@@ -78,7 +88,7 @@ class DeletedChunk(Output):
     turn_id: Number = Field(validation_alias=AliasPath("key", "turn_id"))
     start: Number = Field(validation_alias=AliasPath("chunk", "start"))
     tokens: Annotated[int, BeforeValidator(len)] = Field(validation_alias="chunk")
-    slept: datetime = Field(validation_alias="deleted", description="When it was deleted.")
+    deleted: datetime = Field(description="When it was deleted.")
     said: datetime
     window: str
     window_name: str = ""
@@ -98,7 +108,7 @@ class ChunkShareView(Output):
 
 
 class TokenSourceView(Output):
-    place: int = Field(description="Of the chunk in `chunks`.")
+    chunk: int = Field(validation_alias="place", description="Index of the chunk in `chunks`.")
     offset: int = Field(description="Of the token within it.")
     share: float
 
@@ -117,7 +127,7 @@ class AttributionView(Output):
 
 class ReplySources(Output):
     start: Number = Field(description="The position of the reply's first token.")
-    use: AttributionView | None = Field(description="Null if it is not known.")
+    attribution: AttributionView | None = Field(description="Null if it is not known.")
 
 
 class ModelChange(Output):
@@ -125,13 +135,13 @@ class ModelChange(Output):
 
     model: str = Field(description="As it was asked for; empty: the one that the server starts with.")
     state: ChangeStage
-    sentence: str
+    message: str = Field(validation_alias="sentence")
     progress: float | None = Field(description="0 to 1, as far as it is known.")
 
 
 class ModelView(Output):
     state: Literal["ready", "loading", "missing"]
-    sentence: str = Field(description="What the state means, and what to do.")
+    message: str = Field(description="What the state means, and what to do.")
     progress: float | None = Field(default=None, description="0 to 1, while weights are downloaded.")
     name: str = ""
     architecture: str = ""
@@ -143,14 +153,16 @@ class ModelView(Output):
     context: int = 0
     template: str = ""
     template_note: str = Field(default="", description="Why the model's own template is not used.")
-    kv: str = ""
+    kv_mode: str = ""
     file: str = ""
     size_bytes: int = 0
     parameters: int = Field(default=0, description="How many weights it has; 0: not known.")
-    elsewhere: str = Field(
-        default="", description="The machine that words are sent to; empty: they stay on this one."
+    remote_host: str = Field(
+        default="", description="The machine that text is sent to; empty: it stays on this one."
     )
-    light: str = Field(default="", description="Where it is seen what the model takes its words from.")
+    attention_source: str = Field(
+        default="", description="Where the attention comes from: the model itself, or a shadow model."
+    )
     note: str = Field(default="", description="What should be known of this model.")
     thinks: bool = Field(default=False, description="Whether it thinks before it answers.")
     efforts: list[str] = Field(default=[], description="How much it may think, as far as its template knows.")
@@ -166,13 +178,14 @@ class ModelView(Output):
         told: dict[str, Any] = {}
         if now.state == "ready":
             told = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
-            told["kv"] = "splice" if info.abilities.cuts else "exact"
+            told["kv_mode"] = "splice" if info.abilities.cuts else "exact"
+            told["remote_host"] = info.elsewhere
         waiting = change.sentence if change else "The model is being loaded."
         return cls(
             state=now.state,
-            sentence=f"{info.name} is ready." if now.state == "ready" else waiting,
+            message=f"{info.name} is ready." if now.state == "ready" else waiting,
             progress=change.progress if change and now.state == "loading" else None,
-            light=now.light if now.state == "ready" else "",
+            attention_source=now.light if now.state == "ready" else "",
             note=note,
             thinks=now.thinks,
             efforts=list(now.efforts),
@@ -225,15 +238,15 @@ class RecallPreview(Output):
     tokens: int = Field(description="Of the text itself.")
     room: int
     cost: int
-    wakes: list[RecallPreviewChunk]
-    passed_over: int
-    over: list[RecallPreviewChunk] = Field(
+    resurrect: list[RecallPreviewChunk] = Field(description="These would be resurrected.")
+    skipped: int = Field(description="How many hits there is no room for.")
+    no_room: list[RecallPreviewChunk] = Field(
         description="Fits the text, but there is no room for it; the best ones."
     )
-    near: list[RecallPreviewChunk] = Field(
-        description="Too unlike the text to wake up by itself, the best first."
+    below_threshold: list[RecallPreviewChunk] = Field(
+        description="Too unlike the text to be resurrected by itself, the best first."
     )
-    sleeps: int = Field(description="Tokens that would fall asleep first, if room is made.")
+    tokens_to_prune: int = Field(description="Tokens that would be pruned first, if room is made.")
 
     @classmethod
     def of(cls, preview: Preview) -> RecallPreview:
@@ -258,26 +271,32 @@ class RecallPreview(Output):
             tokens=preview.tokens,
             room=plan.room,
             cost=plan.cost,
-            wakes=told(plan.chunks),
-            passed_over=len(plan.passed_over),
-            over=told(plan.passed_over[:MAX_PASSED_OVER]),
-            near=told(preview.near),
-            sleeps=preview.sleeps,
+            resurrect=told(plan.chunks),
+            skipped=len(plan.passed_over),
+            no_room=told(plan.passed_over[:MAX_PASSED_OVER]),
+            below_threshold=told(preview.near),
+            tokens_to_prune=preview.sleeps,
         )
+
+
+# Kinds of stored events, as the API calls them.
+EVENT_KIND = BeforeValidator(lambda kind: PUBLIC_EVENT_KINDS.get(kind, kind))
 
 
 class TimelineEvent(Output):
     step: int = Field(description="After which of `turns` it was so.")
     chunk: int = Field(description="Its place in `keys`.")
-    event: Literal["slept", "woke", "pinned", "unpinned"]
-    why: str = Field(description="By whom or by what, as far as that is known.")
+    event: Annotated[Literal["pruned", "resurrected", "pinned", "unpinned"], EVENT_KIND]
+    reason: str = Field(validation_alias="why", description="By whom or by what, as far as that is known.")
 
 
 class WindowTimeline(Output):
     """What was said in a window, without the words, and what became of it."""
 
     turns: list[Number] = Field(description="Of the current branch, in order.")
-    keys: list[KeyText] = Field(description="All chunks of it, and those of other windows that woke up here.")
+    keys: list[KeyText] = Field(
+        description="All chunks of it, and those of other windows that were resurrected here."
+    )
     tokens: list[int] = Field(description="Of each of them.")
     foreign: list[int] = Field(description="Which of them were said in another window, by their place.")
     live: list[int] = Field(description="Which of them are live now.")
@@ -340,8 +359,10 @@ class EmbedderView(Output):
     state: Literal["ready", "loading", "off"] = "loading"
     model: str = ""
     file: str = ""
-    sentence: str = ""
-    wanted: int = Field(default=0, description="Chunks that are not embedded yet.")
+    message: str = Field(default="", validation_alias="sentence")
+    pending: int = Field(
+        default=0, validation_alias="wanted", description="Chunks that are not embedded yet."
+    )
 
 
 class MemoryView(Output):
@@ -350,7 +371,7 @@ class MemoryView(Output):
     windows: int = 0
     deleted: int = Field(default=0, validation_alias="deleted_chunks")
     bytes: int = 0
-    place: str = Field(default="", description="Where it lies.")
+    location: str = Field(default="", validation_alias="place", description="The folder or the database.")
 
 
 class Status(Output):
@@ -388,7 +409,7 @@ class Window(Output):
     last_text: str = Field(validation_alias="last_words")
     live_chunks: int
     live_tokens: int
-    asleep_chunks: int
+    pruned_chunks: int = Field(validation_alias="asleep_chunks")
     generating: bool
 
 
@@ -403,13 +424,15 @@ class PrunedChunk(Output):
     key: KeyText
     tokens: int
     brightness: float
-    why: str
+    reason: str = Field(validation_alias="why")
 
 
 class PruneResult(Output):
     chunks: list[PrunedChunk]
     budget: int
-    over: int = Field(description="Tokens above the budget that nothing prunable is left for.")
+    tokens_over_budget: int = Field(
+        validation_alias="over", description="Tokens above the budget that nothing prunable is left for."
+    )
 
 
 # The context
@@ -427,11 +450,18 @@ class LiveChunkView(Output):
     )
     peak: float
     mean: float
-    woken: dict[str, Any] | None = Field(description="Why it woke up, if it slept.")
+    resurrected: dict[str, Any] | None = Field(
+        validation_alias="woken", description="Why it was resurrected, if it was pruned before."
+    )
     tool: bool = Field(description="Whether a tool's answer stands in it.")
     thought: bool = Field(description="Whether it is what the model thought before it answered.")
-    gap: PrunedGap | None = Field(description="What sleeps right before it.")
-    thoughts: int = Field(description="How many chunks of that are the thoughts before this answer.")
+    pruned_before: PrunedGap | None = Field(
+        validation_alias="gap", description="What is pruned right before it."
+    )
+    pruned_thoughts: int = Field(
+        validation_alias="thoughts",
+        description="How many chunks of that are the thoughts before this answer.",
+    )
 
 
 class LiveTurnView(TurnBase):
@@ -454,9 +484,9 @@ class ReplyInProgress(Output):
 
 
 class ContextStats(Output):
-    asleep_chunks: int
-    asleep_tokens: int
-    woken_last_turn: int
+    pruned_chunks: int
+    pruned_tokens: int
+    resurrected_last_turn: int
     kv_reuse: float | None = Field(description="Share of the last prompt that was not computed again.")
     tokens_per_second: float | None
     only_thought: bool = Field(description="The last reply ended before there was an answer.")
@@ -474,9 +504,11 @@ class WindowContext(Output):
     budget: TokenBudget
     brightness: BrightnessRange
     turns: list[LiveTurnView]
-    tail_gap: PrunedGap | None
+    pruned_after: PrunedGap | None = Field(description="What is pruned after the last live chunk.")
     generating: ReplyInProgress | None
-    unstored: str | None = Field(description="Why the last reply is not stored yet, while that is so.")
+    reply_not_stored: str | None = Field(
+        description="Why the last reply is not stored yet, while that is so."
+    )
     stats: ContextStats
 
     @classmethod
@@ -494,13 +526,13 @@ class WindowContext(Output):
             budget=seen.budget,
             brightness=BrightnessRange(low=every.min(), high=every.max(), mean=every.mean()),
             turns=[LiveTurnView.model_validate(turn) for turn in seen.turns],
-            tail_gap=seen.gaps.tail,
+            pruned_after=seen.gaps.tail,
             generating=None if seen.reply is None else ReplyInProgress.model_validate(seen.reply),
-            unstored=seen.unstored or None,
+            reply_not_stored=seen.unstored or None,
             stats=ContextStats(
-                asleep_chunks=seen.gaps.whole.chunks,
-                asleep_tokens=seen.gaps.whole.tokens,
-                woken_last_turn=last.get("woken", 0),
+                pruned_chunks=seen.gaps.whole.chunks,
+                pruned_tokens=seen.gaps.whole.tokens,
+                resurrected_last_turn=last.get("woken", 0),
                 kv_reuse=round(kept / whole, 4) if whole else None,
                 tokens_per_second=last.get("tokens_per_second"),
                 only_thought=bool(last.get("only_thought")),
@@ -515,7 +547,7 @@ class GraveyardItem(Output):
     start: Number = _nested("record", "chunk", "start")
     tokens: Size = _nested("record", "chunk")
     peak: float
-    slept: datetime
+    pruned: datetime = Field(validation_alias="slept", description="When it was pruned.")
     reason: dict[str, Any]
     said: datetime = _nested("record", "said")
     window: str = _nested("record", "window")
@@ -540,12 +572,12 @@ class ChunkActionResult(Output):
     key: KeyText = Field(description="The chunk; after a merge the one it became part of.")
     live: bool
     pinned: bool
-    woken: list[str] = Field(default=[], description="All that came back, the chunk itself first.")
-    asleep: list[str] = Field(default=[], description="What fell asleep to make room.")
+    resurrected: list[str] = Field(default=[], description="All that came back, the chunk itself first.")
+    pruned: list[str] = Field(default=[], description="What was pruned to make room.")
 
 
 class ChunkHistoryEvent(Output):
-    event: str
+    event: Annotated[str, EVENT_KIND]
     happened: datetime
     window: str | None
     window_name: WindowName = Field(validation_alias="window")
@@ -575,9 +607,15 @@ class ChunkExplanation(Output):
     window_name: WindowName = Field(validation_alias="window")
     speaker: str
     history: list[ChunkHistoryEvent] = Field(description="The newest first.")
-    uses: list[UsedByReply] = Field(description="The replies that took something from it, the newest first.")
-    use: AttributionView | None = Field(description="What the reply that it belongs to took from chunks.")
-    woken: int = Field(description="How often it woke up, in all windows.")
+    used_by: list[UsedByReply] = Field(
+        validation_alias="uses", description="The replies that took something from it, the newest first."
+    )
+    attribution: AttributionView | None = Field(
+        validation_alias="use", description="What the reply that it belongs to took from chunks."
+    )
+    resurrections: int = Field(
+        validation_alias="woken", description="How often it was resurrected, in all windows."
+    )
     tags: list[str] = Field(description="Yours: nobody else sees them.")
 
 
@@ -643,7 +681,9 @@ class TokenViews(Output):
 
 class SearchResults(Output):
     hits: list[SearchHit]
-    cost: int | None = Field(description="Tokens that would wake up, frames included, if a budget was given.")
+    cost: int | None = Field(
+        description="Tokens that would be resurrected, frames included, if a budget was given."
+    )
 
 
 # The AI's own memory
@@ -701,9 +741,9 @@ class DeletedEntries(Output):
 
 
 class InjectionResult(Output):
-    keys: list[str]
+    resurrected: list[str]
     cost: int
-    asleep: list[str] = Field(description="What fell asleep to make room.")
+    pruned: list[str] = Field(description="What was pruned to make room.")
 
 
 class NotesView(Output):

@@ -263,6 +263,8 @@ ChunkEventKind = Literal[
     "aside",
     "returned",
 ]
+# What stored kinds are called in APIs and in the terminal, where that is another name.
+PUBLIC_EVENT_KINDS = {"slept": "pruned", "woke": "resurrected", "undeleted": "restored"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from halo_weave.errors import BadInput
+from halo_weave.settings import SHARED_KEY, with_current_names
 from halo_weave.store.access import StoreHandle, own_data
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import maybe_moment, micros, moment, pack_floats, unpack_floats
@@ -188,7 +189,10 @@ class SqlStructuredMemory(StoreHandle):
                 "SELECT value FROM settings WHERE owner = ? AND key = ?", (self._owner, key)
             ).fetchone()
             stored = json.loads(row[0]) if row else {}
-            values = merged_settings(stored if isinstance(stored, dict) else {}, changes, reset)
+            stored = stored if isinstance(stored, dict) else {}
+            if key == SHARED_KEY:
+                stored = with_current_names(stored)
+            values = merged_settings(stored, changes, reset)
             db.execute(
                 """INSERT INTO settings (owner, key, value, modified) VALUES (?, ?, ?, ?)
                    ON CONFLICT (owner, key) DO UPDATE SET value = excluded.value, modified = excluded.modified""",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import ImportRefused
-from halo_weave.settings import PRESETS_KEY
+from halo_weave.settings import PRESETS_KEY, with_current_names
 from halo_weave.store.chunk_edits import remove_from_search
 from halo_weave.store.database import Connection
 from halo_weave.store.exchange_format import LATEST, EntryIn, NoteIn, iso_time, read_element
@@ -25,8 +25,8 @@ from halo_weave.store.visibility import hide_chunks, restore_chunks
 DEPTH: Mapping[Kind, int] = {"window": 2, "turn": 3, "entry": 2, "note": 8, "setting": 2}
 PERSONAL = (PERSONA_KEY, PRESETS_KEY)
 OF_THIS_DEVICE = {
-    "answered_by",
-    "may_leave",
+    "engine_name",
+    "remote_scope",
 }  # settings that name engines and say what may leave this machine
 WORDS = ("name", "system_prompt", "user_name", "ai_name")
 
@@ -81,7 +81,9 @@ def window_document(db: Connection, window: str, known: Registers | None) -> Sta
     ).fetchone()
     settings, tags, inherits = (json.loads(text) for text in row[4:7])
     document = dict(zip(WORDS, row[:4], strict=True)) | {
-        "settings": {name: value for name, value in settings.items() if name not in OF_THIS_DEVICE},
+        "settings": {
+            name: value for name, value in with_current_names(settings).items() if name not in OF_THIS_DEVICE
+        },
         "tags": dict.fromkeys(tags, True),
         "inherits": dict.fromkeys(inherits, True),
         "pinned": bool(row[7]),
@@ -114,9 +116,10 @@ def apply_window(db: Connection, window: str, registers: Registers) -> SharedWin
     row = db.execute("SELECT settings, tags, owner FROM windows WHERE id = ?", (window,)).fetchone()
     if row and row[2] != OWNER:
         raise ImportRefused("It tells of a window that is somebody else's here.")
-    own = json.loads(row[0]) if row else {}
+    own = with_current_names(json.loads(row[0])) if row else {}
     kept = {name: value for name, value in own.items() if name in OF_THIS_DEVICE}
-    asked = {name: value for name, value in found.settings.items() if name not in OF_THIS_DEVICE}
+    given = with_current_names(found.settings)
+    asked = {name: value for name, value in given.items() if name not in OF_THIS_DEVICE}
     values["settings"] = pack_json(asked | kept)
     before = json.loads(row[1]) if row else []
     values["tags"] = pack_json(

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from halo_weave.errors import UnknownWindow
+from halo_weave.settings import with_current_names
 from halo_weave.store.access import StoreHandle, checks_access, owns_window, reads_window
 from halo_weave.store.database import Connection
 from halo_weave.store.encoding import maybe_moment, micros, moment
@@ -173,7 +174,9 @@ class SqlWindows(StoreHandle):
                     pinned,
                     archived,
                     pack_json(shared),
-                    pack_json(merged_settings(json.loads(stored[0]), settings or {}, reset)),
+                    pack_json(
+                        merged_settings(with_current_names(json.loads(stored[0])), settings or {}, reset)
+                    ),
                     micros(now),
                     window_id,
                 ),
@@ -256,7 +259,7 @@ def _window(row: tuple[Any, ...]) -> WindowRecord:
         system_prompt,
         user_name,
         ai_name,
-        json.loads(settings),
+        with_current_names(json.loads(settings)),
         moment(created),
         moment(modified),
         maybe_moment(deleted),

@@ -10,9 +10,9 @@ export class ApiError extends Error {
 }
 
 /** @typedef {Record<string, string | number | boolean | string[] | null | undefined>} Query */
-/** @typedef {import("./views/preview.js").Wish} Wish */
+/** @typedef {import("./views/preview.js").RecallChoice} RecallChoice */
 /** @typedef {Wire.Bodies["PATCH /api/windows/{window_id}"]} WindowChange */
-/** @typedef {"pin" | "unpin" | "sleep" | "wake" | "wake_again" | "merge"} ChunkAct */
+/** @typedef {"pin" | "unpin" | "prune" | "resurrect" | "undo-prune" | "merge"} ChunkAct */
 /** @typedef {Wire.Answers["DELETE /api/windows/{window_id}/chunks/{key}"]} Deletion */
 
 /** A path with its parts escaped. @param {TemplateStringsArray} texts @param {...string} values */
@@ -95,12 +95,12 @@ export class Api {
   context(id, signal) { return this.json("GET", path`/api/windows/${id}/context`, { signal }); }
   /**
    * @param {string} id @param {string} text @param {{name: string, text: string}[]} [documents]
-   * @param {Wish} [wish] what wakes up for it
-   * @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/say"]>}
+   * @param {RecallChoice} [recall] what is resurrected for it
+   * @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/messages"]>}
    */
-  say(id, text, documents = [], wish = undefined) {
-    const body = documents.length ? { text, documents, wish } : { text, wish };
-    return this.json("POST", path`/api/windows/${id}/say`, { body });
+  sendMessage(id, text, documents = [], recall = undefined) {
+    const body = documents.length ? { text, documents, recall } : { text, recall };
+    return this.json("POST", path`/api/windows/${id}/messages`, { body });
   }
   /**
    * Adds turns that the model is not asked about.
@@ -113,23 +113,23 @@ export class Api {
    * @param {string} id @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/prune"]>}
    */
   prune(id) { return this.json("POST", path`/api/windows/${id}/prune`); }
-  /** Answers a turn of the user's, or gives another answer in place of one. @param {string} id @param {string} turn */
-  answer(id, turn) { return this.json("POST", path`/api/windows/${id}/answer`, { body: { turn } }); }
+  /** Answers a message, or replaces its reply. @param {string} id @param {string} turn_id */
+  regenerate(id, turn_id) { return this.json("POST", path`/api/windows/${id}/regenerate`, { body: { turn_id } }); }
   /** @param {string} id */
-  goOn(id) { return this.json("POST", path`/api/windows/${id}/continue`); }
-  /** @param {string} id @param {string} turn @param {string} text */
-  edit(id, turn, text) { return this.json("POST", path`/api/windows/${id}/edit`, { body: { turn, text } }); }
-  /** @param {string} id @param {string} turn */
-  switch(id, turn) { return this.json("POST", path`/api/windows/${id}/switch`, { body: { turn } }); }
-  /** @param {string} id @param {string} turn @returns {Promise<WindowInfo>} */
-  branch(id, turn) { return this.json("POST", path`/api/windows/${id}/branch`, { body: { turn } }); }
+  continueReply(id) { return this.json("POST", path`/api/windows/${id}/continue`); }
+  /** @param {string} id @param {string} turn_id @param {string} text */
+  edit(id, turn_id, text) { return this.json("POST", path`/api/windows/${id}/edit`, { body: { turn_id, text } }); }
+  /** @param {string} id @param {string} turn_id */
+  checkout(id, turn_id) { return this.json("POST", path`/api/windows/${id}/checkout`, { body: { turn_id } }); }
+  /** @param {string} id @param {string} turn_id @returns {Promise<WindowInfo>} */
+  branch(id, turn_id) { return this.json("POST", path`/api/windows/${id}/branch`, { body: { turn_id } }); }
   /**
-   * @param {string} id @param {string} turn
-   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/siblings"]>}
+   * @param {string} id @param {string} turnId
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/turns/{turn_id}/versions"]>}
    */
-  siblings(id, turn) { return this.json("GET", withQuery(path`/api/windows/${id}/siblings`, { turn })); }
-  /** @param {string} id @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/abort"]>} */
-  abort(id) { return this.json("POST", path`/api/windows/${id}/abort`); }
+  versions(id, turnId) { return this.json("GET", path`/api/windows/${id}/turns/${turnId}/versions`); }
+  /** @param {string} id @returns {Promise<Wire.Answers["POST /api/windows/{window_id}/stop"]>} */
+  stop(id) { return this.json("POST", path`/api/windows/${id}/stop`); }
   /** @param {string} id @param {string} lastId @param {AbortSignal} signal */
   events(id, lastId, signal) {
     /** @type {Record<string, string>} */
@@ -142,9 +142,9 @@ export class Api {
   turns(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/turns`, query)); }
   /**
    * @param {string} id @param {string} turnId
-   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/turns/{turn_id}/use"]>}
+   * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/turns/{turn_id}/sources"]>}
    */
-  use(id, turnId) { return this.json("GET", path`/api/windows/${id}/turns/${turnId}/use`); }
+  sources(id, turnId) { return this.json("GET", path`/api/windows/${id}/turns/${turnId}/sources`); }
 
   /**
    * @param {string} id @param {Query} query
@@ -156,24 +156,26 @@ export class Api {
    * @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/deleted"]>}
    */
   deleted(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/deleted`, query)); }
-  /** @param {string} id @param {Query} query @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/gap"]>} */
-  gap(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/gap`, query)); }
+  /** @param {string} id @param {Query} query @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/pruned"]>} */
+  pruned(id, query) { return this.json("GET", withQuery(path`/api/windows/${id}/pruned`, query)); }
   /** @param {string} id @param {string} key @param {ChunkAct} act */
   act(id, key, act) { return this.json("POST", path`/api/windows/${id}/chunks/${key}/${act}`); }
   /** @param {string} id @param {string} key @param {string} question */
-  markWrong(id, key, question) {
-    return this.json("POST", path`/api/windows/${id}/chunks/${key}/wrong`, { body: { question } });
+  addNegativeFeedback(id, key, question) {
+    return this.json("POST", path`/api/windows/${id}/chunks/${key}/negative-feedback`, { body: { question } });
   }
   /** @param {string} id @param {string} key */
-  unmarkWrong(id, key) { return this.json("DELETE", path`/api/windows/${id}/chunks/${key}/wrong`); }
-  /** @param {string} id @param {string} key @returns {Promise<Why>} */
-  why(id, key) { return this.json("GET", path`/api/windows/${id}/chunks/${key}/why`); }
+  removeNegativeFeedback(id, key) {
+    return this.json("DELETE", path`/api/windows/${id}/chunks/${key}/negative-feedback`);
+  }
+  /** @param {string} id @param {string} key @returns {Promise<Explanation>} */
+  explanation(id, key) { return this.json("GET", path`/api/windows/${id}/chunks/${key}/explanation`); }
   /** @param {string} id @param {string} key @returns {Promise<Deletion>} */
-  wouldDelete(id, key) { return this.json("GET", path`/api/windows/${id}/chunks/${key}/delete`); }
+  previewDelete(id, key) { return this.json("GET", path`/api/windows/${id}/chunks/${key}/deletion`); }
   /** @param {string} id @param {string} key @returns {Promise<Deletion>} */
   delete(id, key) { return this.json("DELETE", path`/api/windows/${id}/chunks/${key}`); }
   /** @param {string} id @param {string[]} keys */
-  undelete(id, keys) { return this.json("POST", path`/api/windows/${id}/chunks/undelete`, { body: { keys } }); }
+  restore(id, keys) { return this.json("POST", path`/api/windows/${id}/chunks/restore`, { body: { keys } }); }
 
   /**
    * @param {string} id @param {string} key @param {string[]} tags
@@ -201,15 +203,15 @@ export class Api {
   /** @param {Query} query @param {AbortSignal} [signal] @returns {Promise<Wire.Answers["GET /api/search"]>} */
   search(query, signal) { return this.json("GET", withQuery("/api/search", query), { signal }); }
   /**
-   * @param {string} id @param {string} text @param {Wish} [wish] @param {AbortSignal} [signal]
+   * @param {string} id @param {string} text @param {RecallChoice} [recall] @param {AbortSignal} [signal]
    * @returns {Promise<Preview>}
    */
-  preview(id, text, wish, signal) {
-    return this.json("GET", withQuery(path`/api/windows/${id}/preview`, { q: text, ...wish }), { signal });
+  recallPreview(id, text, recall, signal) {
+    return this.json("GET", withQuery(path`/api/windows/${id}/recall-preview`, { q: text, ...recall }), { signal });
   }
 
-  /** @param {string} id @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/life"]>} */
-  life(id) { return this.json("GET", path`/api/windows/${id}/life`); }
+  /** @param {string} id @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/timeline"]>} */
+  timeline(id) { return this.json("GET", path`/api/windows/${id}/timeline`); }
   /** @param {string} id @returns {Promise<Wire.Answers["GET /api/windows/{window_id}/captures"]>} */
   captures(id) { return this.json("GET", path`/api/windows/${id}/captures`); }
   /**
@@ -326,7 +328,7 @@ export class Api {
 /** @param {number} status @param {string} text the answer's body */
 function refusal(status, text) {
   const said = safely(text)?.error;
-  const sentence = said?.sentence ?? `The server answered ${status} and gave no reason.`;
+  const sentence = said?.message ?? `The server answered ${status} and gave no reason.`;
   return new ApiError(status, said?.code ?? "failed", sentence);
 }
 

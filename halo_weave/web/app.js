@@ -1,6 +1,6 @@
 // What the user can do on the page: each act asks the server, then tells the store. Views call these and nothing else.
 
-import { ReplyLight } from "./light.js";
+import { ReplyAttribution } from "./reply-attribution.js";
 import { Link } from "./link.js";
 import { clip, counted, extent } from "./words.js";
 
@@ -92,7 +92,7 @@ export class App extends Link {
     this.leave();
     const next = newest(this.store.windows);
     if (next && this.store.current !== this.#deleting) {
-      this.toasts.show(`${GONE}${this.store.me?.several ? ", or is not shared with you any more" : ""}.`);
+      this.toasts.show(`${GONE}${this.store.me?.multiple_people ? ", or is not shared with you any more" : ""}.`);
     }
     if (next) this.open(next.id);
     else {
@@ -150,25 +150,25 @@ export class App extends Link {
 
   /**
    * @param {string} text @param {string} [id] the window @param {Attached[]} [documents]
-   * @param {import("./views/preview.js").Wish} [wish]
+   * @param {import("./views/preview.js").RecallChoice} [recall]
    * @returns {Promise<boolean>} whether it is on its way
    */
-  async say(text, id = this.store.current, documents = [], wish = undefined) {
+  async say(text, id = this.store.current, documents = [], recall = undefined) {
     id ||= (await this.newWindow())?.id ?? "";
     if (!id) return false;
     const window = this.store.windows.find((one) => one.id === id);
-    const first = window && UNNAMED.test(window.name) && !window.live_chunks && !window.asleep_chunks;
+    const first = window && UNNAMED.test(window.name) && !window.live_chunks && !window.pruned_chunks;
     if (id === this.store.current) this.store.sending();
     this.store.tell("follow");
     const files = documents.map((one) => ({ name: one.name, text: one.text }));
-    const answer = await this.attempt(() => this.api.say(id, text, files, wish));
+    const answer = await this.attempt(() => this.api.sendMessage(id, text, files, recall));
     if (!answer && id === this.store.current) this.store.notSent();
     if (answer && first) this.changeWindow(id, { name: clip(text, NAME) });
     return Boolean(answer);
   }
 
-  abort() {
-    return this.attempt(() => this.api.abort(this.store.current));
+  stop() {
+    return this.attempt(() => this.api.stop(this.store.current));
   }
 
   /**
@@ -195,15 +195,15 @@ export class App extends Link {
   // Turns and their versions. What takes another's place leaves it in the record, as another version.
 
   /** Answers a message, or an answer's question once more. @param {string} turnId */
-  answer(turnId) {
+  regenerate(turnId) {
     this.store.tell("follow");
-    return this.attempt(() => this.api.answer(this.store.current, turnId));
+    return this.attempt(() => this.api.regenerate(this.store.current, turnId));
   }
 
   /** The last reply goes on where it ended. */
-  goOn() {
+  continueReply() {
     this.store.tell("follow");
-    return this.attempt(() => this.api.goOn(this.store.current));
+    return this.attempt(() => this.api.continueReply(this.store.current));
   }
 
   /** The whole text of a turn, asleep or not. @param {string} turnId */
@@ -237,9 +237,9 @@ export class App extends Link {
   async showVersion(turnId, number) {
     const window = this.store.current;
     await this.attempt(async () => {
-      const { siblings } = await this.api.siblings(window, turnId);
-      const wanted = siblings[number - 1];
-      if (wanted) await this.api.switch(window, wanted.turn_id);
+      const { versions } = await this.api.versions(window, turnId);
+      const wanted = versions[number - 1];
+      if (wanted) await this.api.checkout(window, wanted.turn_id);
     });
   }
 
@@ -291,29 +291,29 @@ export class App extends Link {
   }
 
   /** @param {string} key @param {string} [window] */
-  sleep(key, window = this.store.current) {
-    const undo = { label: "Wake it again", act: () => this.#wakeAgain(key, window) };
-    return this.#chunkAct(window, key, "sleep", "Asleep. It can still wake up when you speak of it.", undo);
+  prune(key, window = this.store.current) {
+    const undo = { label: "Wake it again", act: () => this.#undoPrune(key, window) };
+    return this.#chunkAct(window, key, "prune", "Asleep. It can still wake up when you speak of it.", undo);
   }
 
   /** Takes a sleep back: the chunk is what it was. @param {string} key @param {string} window */
-  async #wakeAgain(key, window) {
-    const done = await this.#chunkAct(window, key, "wake_again", "Awake again, as it was.");
-    if (done && window === this.store.current) this.store.tell("woke", key);
+  async #undoPrune(key, window) {
+    const done = await this.#chunkAct(window, key, "undo-prune", "Awake again, as it was.");
+    if (done && window === this.store.current) this.store.tell("resurrected", key);
   }
 
   /** @param {string} key @param {string} [window] */
-  async wake(key, window = this.store.current) {
-    const done = await this.attempt(() => this.api.act(window, key, "wake"));
+  async resurrect(key, window = this.store.current) {
+    const done = await this.attempt(() => this.api.act(window, key, "resurrect"));
     if (!done) return false;
     await this.#changed(window);
     const undo = () => this.attempt(async () => {
-      for (const one of done.woken ?? []) await this.api.act(window, one, "sleep");
-      for (const one of done.asleep ?? []) await this.api.act(window, one, "wake_again");
+      for (const one of done.resurrected ?? []) await this.api.act(window, one, "prune");
+      for (const one of done.pruned ?? []) await this.api.act(window, one, "undo-prune");
       await this.#changed(window);
     });
-    this.toasts.show(wokenWords(done), { label: "Put back to sleep", act: undo });
-    if (window === this.store.current) this.store.tell("woke", key);
+    this.toasts.show(resurrectedWords(done), { label: "Put back to sleep", act: undo });
+    if (window === this.store.current) this.store.tell("resurrected", key);
     return true;
   }
 
@@ -330,7 +330,7 @@ export class App extends Link {
    */
   async delete(key, more = {}) {
     const window = this.store.current;
-    const cost = await this.attempt(() => this.api.wouldDelete(window, key));
+    const cost = await this.attempt(() => this.api.previewDelete(window, key));
     if (!cost) return false;
     const back = cost.text ? ", and puts your text back into the input box" : "";
     const sure = await this.dialogs.confirm({
@@ -345,7 +345,7 @@ export class App extends Link {
     await this.#changed(window);
     const text = done.text || more.text || "";
     if (text) this.giveBack(window, text);
-    const undo = () => this.undelete(done.keys, window, text);
+    const undo = () => this.restore(done.keys, window, text);
     this.toasts.show(`Deleted ${extent(done)}.`, { label: "Undo", long: true, act: undo });
     return true;
   }
@@ -358,8 +358,8 @@ export class App extends Link {
   }
 
   /** @param {string[]} keys @param {string} [window] @param {string} [text] that was put into the input box */
-  async undelete(keys, window = this.store.current, text = "") {
-    const done = await this.attempt(() => this.api.undelete(window, keys));
+  async restore(keys, window = this.store.current, text = "") {
+    const done = await this.attempt(() => this.api.restore(window, keys));
     if (!done) return;
     if (text) this.#takeBack(window, text);
     await this.#changed(window);
@@ -367,9 +367,9 @@ export class App extends Link {
   }
 
   /** @param {string} key @param {Hit} [found] the search that led to it */
-  async why(key, found) {
-    const why = await this.attempt(() => this.api.why(this.store.current, key));
-    if (why) this.store.tell("why", { ...why, found });
+  async explain(key, found) {
+    const why = await this.attempt(() => this.api.explanation(this.store.current, key));
+    if (why) this.store.tell("explanation", { ...why, found });
   }
 
   /** @param {string} text */
@@ -395,15 +395,15 @@ export class App extends Link {
       const { turns } = await this.api.turns(window, { around: turnId, limit: 4 });
       const before = turns.slice(0, turns.findIndex((one) => one.turn_id === turnId));
       const asked = before.findLast((one) => one.role === "user")?.chunks.flatMap((one) => one.text_pieces).join("");
-      await this.api.markWrong(window, key, asked ?? "");
-      if (live) await this.api.act(window, key, "sleep");
+      await this.api.addNegativeFeedback(window, key, asked ?? "");
+      if (live) await this.api.act(window, key, "prune");
       return true;
     });
     if (!done) return;
     await this.#changed(window);
     const undo = () => this.attempt(async () => {
-      await this.api.unmarkWrong(window, key);
-      if (live) await this.api.act(window, key, "wake_again");
+      await this.api.removeNegativeFeedback(window, key);
+      if (live) await this.api.act(window, key, "undo-prune");
       await this.#changed(window);
     });
     const said = "Noted: it sleeps, and does not wake up for questions like this one.";
@@ -411,18 +411,18 @@ export class App extends Link {
   }
 
   /** Where the words of a reply came from; asked once. @param {string} turnId */
-  async lightOf(turnId) {
+  async attributionOf(turnId) {
     const { store, api } = this;
     const { current } = store;
-    if (!turnId || store.light.has(turnId)) return store.light.get(turnId) ?? null;
-    store.light.set(turnId, null);
+    if (!turnId || store.attributions.has(turnId)) return store.attributions.get(turnId) ?? null;
+    store.attributions.set(turnId, null);
     try {
-      const { start, use } = await api.use(current, turnId);
-      const light = use && new ReplyLight(start, use);
-      if (current === store.current) store.setLight(turnId, light);
+      const { start, attribution } = await api.sources(current, turnId);
+      const light = attribution && new ReplyAttribution(start, attribution);
+      if (current === store.current) store.setAttribution(turnId, light);
       return light;
     } catch {
-      store.light.delete(turnId); // asked again the next time
+      store.attributions.delete(turnId); // asked again the next time
       return null;
     }
   }
@@ -498,19 +498,19 @@ function freeName(windows) {
 }
 
 /** What stays in memory when a window is deleted. @param {WindowInfo} window */
-function staying({ live_chunks, live_tokens, asleep_chunks }) {
+function staying({ live_chunks, live_tokens, pruned_chunks }) {
   const kept = [
     live_chunks && `${counted(live_chunks, "live chunk")} (${counted(live_tokens, "token")})`,
-    asleep_chunks && counted(asleep_chunks, "sleeping chunk"),
+    pruned_chunks && counted(pruned_chunks, "sleeping chunk"),
   ].filter(Boolean).join(" and ");
   if (!kept) return "Nothing was said in it.";
-  const stays = live_chunks + asleep_chunks === 1 ? "stays" : "stay";
+  const stays = live_chunks + pruned_chunks === 1 ? "stays" : "stay";
   return `Its ${kept} ${stays} in memory and can wake up in other windows.`;
 }
 
-/** @param {{woken?: string[], asleep?: string[]}} done what came back with a chunk, and what made room */
-function wokenWords({ woken = [], asleep = [] }) {
-  const also = woken.length > 1 ? ` ${counted(woken.length - 1, "chunk")} came with it.` : "";
-  const room = asleep.length ? ` ${counted(asleep.length, "dimmer chunk")} fell asleep to make room.` : "";
+/** @param {{resurrected?: string[], pruned?: string[]}} done what came back with a chunk, and what made room */
+function resurrectedWords({ resurrected = [], pruned = [] }) {
+  const also = resurrected.length > 1 ? ` ${counted(resurrected.length - 1, "chunk")} came with it.` : "";
+  const room = pruned.length ? ` ${counted(pruned.length, "dimmer chunk")} fell asleep to make room.` : "";
   return `Awake at its place, and pinned.${also}${room}`;
 }

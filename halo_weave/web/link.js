@@ -268,10 +268,10 @@ export class Link {
   }
 
   /** @param {Wire.Events["model"]} news */
-  #modelNews({ state, sentence }) {
+  #modelNews({ state, message }) {
     if (state !== "loading" && state !== "calibrating") this.refresh({ windows: false });
-    if (state === "failed") this.toasts.show(sentence, { kind: "bad" });
-    if (state === "done") this.toasts.show(sentence);
+    if (state === "failed") this.toasts.show(message, { kind: "bad" });
+    if (state === "done") this.toasts.show(message);
   }
 
   #visibility() {

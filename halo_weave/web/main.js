@@ -4,7 +4,7 @@ import { App } from "./app.js";
 import { byId } from "./dom.js";
 import { Preferences } from "./preferences.js";
 import { BudgetView } from "./views/budget.js";
-import { CentreView } from "./views/centre.js";
+import { ViewSwitch } from "./views/view-switch.js";
 import { ComposerView } from "./views/composer.js";
 import { ConversationView } from "./views/conversation.js";
 import { ContextView } from "./views/context.js";
@@ -15,19 +15,19 @@ import { GraveyardView } from "./views/graveyard.js";
 import { HeaderView } from "./views/header.js";
 import { KeysView } from "./views/keys.js";
 import { LabView } from "./views/lab.js";
-import { LightView } from "./views/light.js";
+import { AttributionView } from "./views/attribution.js";
 import { MemoryView } from "./views/memory.js";
 import { ModelsView } from "./views/models.js";
 import { NotesView } from "./views/notes.js";
 import { PeopleView } from "./views/people.js";
 import { RibbonView } from "./views/ribbon.js";
 import { SearchView } from "./views/search.js";
-import { SituationView } from "./views/situation.js";
+import { EmptyStateView } from "./views/empty-state.js";
 import { SettingsView } from "./views/settings.js";
 import { Toasts } from "./views/toasts.js";
-import { WhyView } from "./views/why.js";
+import { ExplanationView } from "./views/explanation.js";
 import { WindowsView } from "./views/windows.js";
-import { noticeReplies } from "./views/notice.js";
+import { notifyReplies } from "./views/notifications.js";
 
 const preferences = new Preferences();
 const app = new App(preferences, new Toasts(byId("toasts")), new Dialogs(byId("dialogs")));
@@ -42,7 +42,10 @@ const drawer = new DrawerView(app, byId("drawer"), byId("dock"), {
   lab: () => new LabView(app),
 });
 // Where one person alone uses the server, there is nobody to share with.
-const offerPeople = () => drawer.offer("people", Boolean(app.store.me?.several || app.store.me?.may_add));
+const offerPeople = () => {
+  const { me } = app.store;
+  drawer.offer("people", Boolean(me?.multiple_people || me?.can_add_people));
+};
 app.store.on("me", offerPeople);
 offerPeople();
 const composer = new ComposerView(app, byId("composer"));
@@ -54,15 +57,15 @@ const keys = new KeysView(app, {
 });
 const context = new ContextView(app, byId("context"), byId("centre"));
 const conversation = new ConversationView(app, byId("conversation"), byId("centre"));
-const centre = new CentreView(app, { conversation, context });
+const centre = new ViewSwitch(app, { conversation, context });
 const header = new HeaderView(app, byId("header"), { keys: () => keys.show(), views: centre.node });
-const light = new LightView(app, byId("centre"), () => centre.active);
+const light = new AttributionView(app, byId("centre"), () => centre.active);
 const ribbon = new RibbonView(app, byId("ribbon"), () => centre.active);
-new SituationView(app, byId("centre"));
+new EmptyStateView(app, byId("centre"));
 new FirstSteps(app, byId("foot"), (text) => composer.set(text));
 new WindowsView(app, byId("rail"), () => search.open());
 new BudgetView(app, byId("budget"));
-new WhyView(app);
+new ExplanationView(app);
 
 byId("skip").addEventListener("click", (event) => {
   event.preventDefault(); // an address names a window
@@ -70,7 +73,7 @@ byId("skip").addEventListener("click", (event) => {
 });
 const closeRail = () => document.body.classList.remove("rail-open");
 byId("scrim").addEventListener("click", closeRail);
-for (const topic of ["goto", "woke"]) app.store.on(topic, closeRail);
+for (const topic of ["goto", "resurrected"]) app.store.on(topic, closeRail);
 // What lies over the conversation ends above the foot, however tall it is.
 const foot = byId("foot");
 new ResizeObserver(() => document.documentElement.style.setProperty("--foot", `${foot.offsetHeight}px`)).observe(foot);
@@ -82,7 +85,7 @@ app.store.on("done", () => {
   spoken.textContent = app.store.live?.textOf(last.turn_id).slice(0, 4000) ?? "";
 });
 
-noticeReplies(app, () => spoken.textContent ?? "");
+notifyReplies(app, () => spoken.textContent ?? "");
 
 // For the console: what the page knows and can do.
 const views = { context, conversation, centre, light, ribbon, composer, drawer, search, header, keys };

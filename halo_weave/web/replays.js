@@ -1,9 +1,9 @@
-// What can be watched turn by turn: a window's life as the record has it, or a capture with a strategy. Pure.
+// What can be watched turn by turn: a window's timeline as the record has it, or a capture with a strategy. Pure.
 
-import { ASLEEP, LIVE, UNSAID } from "./life.js";
+import { ASLEEP, LIVE, UNSAID } from "./timeline.js";
 import { compareIds, parts } from "./words.js";
 
-/** @typedef {import("./life.js").WindowLife} WindowLife */
+/** @typedef {import("./timeline.js").Timeline} Timeline */
 /** @typedef {Wire.Answers["GET /api/windows/{window_id}/replay"]} WireReplay */
 
 /**
@@ -11,32 +11,32 @@ import { compareIds, parts } from "./words.js";
  * @property {string} turn its id
  * @property {Uint8Array} states of the life's chunks
  * @property {Float32Array | null} light of each, 0 to 1 by rank among what is live; null: it is not known
- * @property {string[]} woke @property {string[]} slept
+ * @property {string[]} resurrected @property {string[]} pruned
  */
 
 /** As it happened, by the record. How bright chunks were is not in it. */
 export class Recorded {
-  /** @param {WindowLife} life */
-  constructor(life) {
-    this.life = life;
+  /** @param {Timeline} timeline */
+  constructor(timeline) {
+    this.timeline = timeline;
   }
 
   get steps() {
-    return this.life.turns.length;
+    return this.timeline.turns.length;
   }
 
   /** @param {number} step @returns {Scene} */
   at(step) {
-    const { life } = this;
-    return { turn: life.turns[step], states: life.statesAt(step), light: null, ...life.at(step) };
+    const { timeline } = this;
+    return { turn: timeline.turns[step], states: timeline.statesAt(step), light: null, ...timeline.at(step) };
   }
 }
 
 /** A capture, as a strategy would have acted. */
 export class Captured {
-  /** @param {WindowLife} life @param {WireReplay} replay */
-  constructor(life, replay) {
-    this.life = life;
+  /** @param {Timeline} timeline @param {WireReplay} replay */
+  constructor(timeline, replay) {
+    this.timeline = timeline;
     this.turns = replay.turns;
   }
 
@@ -46,8 +46,8 @@ export class Captured {
 
   /** @param {number} step @returns {Scene} */
   at(step) {
-    const { chunks } = this.life;
-    const { turn, brightness, slept, woken } = this.turns[step];
+    const { chunks } = this.timeline;
+    const { turn, brightness, pruned, resurrected } = this.turns[step];
     const ranked = Object.entries(brightness).sort(([, a], [, b]) => a - b);
     const most = Math.max(1, ranked.length - 1);
     const ranks = new Map(ranked.map(([key], i) => [key, i / most]));
@@ -59,18 +59,18 @@ export class Captured {
       states[i] = rank !== undefined ? LIVE : said ? ASLEEP : UNSAID;
       light[i] = rank ?? 0;
     });
-    return { turn, states, light, woke: woken, slept };
+    return { turn, states, light, resurrected, pruned };
   }
 }
 
-/** How many chunks and tokens are live, and how many sleep. @param {WindowLife} life @param {Uint8Array} states */
+/** How many chunks and tokens are live, and how many sleep. @param {Timeline} timeline @param {Uint8Array} states */
 export function sums({ chunks }, states) {
-  const sum = { live: 0, liveTokens: 0, asleep: 0 };
+  const sum = { live: 0, liveTokens: 0, pruned: 0 };
   chunks.forEach(({ tokens, foreign }, i) => {
     if (states[i] >= LIVE) {
       sum.live += 1;
       sum.liveTokens += tokens;
-    } else if (states[i] === ASLEEP && !foreign) sum.asleep += 1; // what another window lent sleeps there
+    } else if (states[i] === ASLEEP && !foreign) sum.pruned += 1; // what another window lent sleeps there
   });
   return sum;
 }

@@ -16,20 +16,20 @@ type WireContext = Wire.Answers["GET /api/windows/{window_id}/context"];
 type WireTurn = WireContext["turns"][number];
 type WireChunk = WireTurn["chunks"][number];
 type Role = WireTurn["role"];
-type Gap = NonNullable<WireChunk["gap"]>;
+type PrunedGap = NonNullable<WireChunk["pruned_before"]>;
 type Budget = WireContext["budget"];
 type ContextStats = WireContext["stats"];
 
-type Sleeping = Wire.Answers["GET /api/windows/{window_id}/graveyard"]["items"][number];
+type PrunedItem = Wire.Answers["GET /api/windows/{window_id}/graveyard"]["items"][number];
 type Hit = Wire.Answers["GET /api/search"]["hits"][number];
-type Preview = Wire.Answers["GET /api/windows/{window_id}/preview"];
-type Why = Wire.Answers["GET /api/windows/{window_id}/chunks/{key}/why"];
+type Preview = Wire.Answers["GET /api/windows/{window_id}/recall-preview"];
+type Explanation = Wire.Answers["GET /api/windows/{window_id}/chunks/{key}/explanation"];
 type Branch = Wire.Answers["GET /api/memory"];
 type Entry = Wire.Answers["GET /api/memory/entry"];
 type Notes = Wire.Answers["GET /api/notes"];
 
-/** What woke a chunk: part of a chunk, of a preview, and of what happened. */
-interface WhyWoken {
+/** Why a chunk was resurrected: part of a chunk, of a preview, and of what happened. */
+interface ResurrectionReason {
   words?: string[];
   similarity?: number;
   part?: string;
@@ -39,7 +39,7 @@ interface WhyWoken {
 }
 
 type Turn = Omit<WireTurn, "chunks">;
-type Reminder = NonNullable<Turn["remembered"]>[number];
+type Source = NonNullable<Turn["sources"]>[number];
 type Said = Wire.Answers["GET /api/windows/{window_id}/turns"];
 type SaidTurn = Said["turns"][number];
 
@@ -53,18 +53,18 @@ interface LiveChunk {
   brightness: Float32Array;
   peak: number;
   mean: number;
-  woken: WhyWoken | null;
+  resurrected: ResurrectionReason | null;
   tool: boolean;
   thought: boolean;
-  gap: Gap | null;
-  /** How many chunks of the gap are the thoughts before this answer. */
-  thoughts: number;
+  prunedBefore: PrunedGap | null;
+  /** How many of the chunks that are pruned before it are the thoughts before this answer. */
+  prunedThoughts: number;
   fresh: boolean;
   draft: boolean;
   /** Its standing among the live chunks, 0 to 100. */
   rank: number;
   /** Shown, but not live. */
-  asleep: boolean;
+  pruned: boolean;
   tools: boolean[];
   /** Of a reply in progress, which of its tokens are a thought. */
   thinking: boolean[];
@@ -80,8 +80,8 @@ type Phase = "idle" | "sending" | "searching" | "waking" | "sleeping" | "reading
 /** The turn in progress, or the last one that this page has followed. */
 interface TurnState {
   phase: Phase;
-  woken: number;
-  slept: number;
+  resurrected: number;
+  pruned: number;
   toRead: number;
   /** When reading began, and how many tokens a second were read the last time. */
   readSince: number;
@@ -91,11 +91,11 @@ interface TurnState {
   command: string;
   tools: number;
   reason: string;
-  /** The turn that is answered, perhaps again. */
-  answering: string;
+  /** The turn whose reply is regenerated. */
+  regenerating: string;
   stats: Partial<Wire.Events["done"]["stats"]>;
   failed: string;
-  unstored: string;
+  notStored: string;
 }
 
 interface Connection {

@@ -1,18 +1,18 @@
 // The state of the page. Changes come in as values, views hear of them by topic. No page, no network.
 
 import { decodeFloats } from "./colour.js";
-import { ReplyLight } from "./light.js";
-import { Live, liveChunk } from "./live.js";
+import { ReplyAttribution } from "./reply-attribution.js";
+import { LiveChunks, liveChunk } from "./live-chunks.js";
 import { compareIds, parts, roleName } from "./words.js";
 
 const ENOUGH = 50; // tokens from which on reading tells how fast it is
 
 /**
  * Topics of the state: status, me (who uses the page), windows, window (another one is shown), context (all of it was
- * loaded), live (chunks came or went), token, brightness, turn, budget, settings, connection, light (of a reply). Of
- * what happened: heard, done, failed, graveyard (what sleeps is another), kept (the model's notes or structured memory
- * may have changed). To do: goto and woke (show a chunk), follow (what comes now), why, compose, given-back and
- * taken-back (the user's words), unloadable, panel (one to open).
+ * loaded), live (chunks came or went), token, brightness, turn, budget, settings, connection, attribution (of a
+ * reply). Of what happened: message-stored, done, failed, graveyard (what sleeps is another), memory (the model's
+ * notes or structured memory may have changed). To do: goto and resurrected (show a chunk), follow (what comes now),
+ * explanation (of a chunk), compose, given-back and taken-back (the user's words), unloadable, panel (one to open).
  */
 export class Store extends EventTarget {
   /** @type {Status | null} */
@@ -26,7 +26,7 @@ export class Store extends EventTarget {
   windowsKnown = false;
   /** The window that is shown. */
   current = "";
-  /** null while it is loaded. @type {Live | null} */
+  /** null while it is loaded. @type {LiveChunks | null} */
   live = null;
   /** @type {Budget | null} */
   budget = null;
@@ -34,12 +34,18 @@ export class Store extends EventTarget {
   stats = null;
   /** @type {TurnState} */
   turn = rest();
-  /** Where the words of replies came from, by turn; null: it is not known. @type {Map<string, ReplyLight | null>} */
-  light = new Map();
+  /**
+   * Where the words of replies came from, by turn; null: it is not known.
+   * @type {Map<string, ReplyAttribution | null>}
+   */
+  attributions = new Map();
   /** Replies of which it is not known what they used, since the model was not calibrated yet. @type {Set<string>} */
-  unlit = new Set();
-  /** What was saved or forgotten on request, by reply. @type {Map<string, import("./views/kept.js").Kept[]>} */
-  kept = new Map();
+  unattributed = new Set();
+  /**
+   * What was saved or forgotten on request, by reply.
+   * @type {Map<string, import("./views/memory-changes.js").MemoryChange[]>}
+   */
+  memoryChanges = new Map();
   /** The reply whose light is shown, "" for the newest. */
   pointed = "";
   /** @type {Connection} */
@@ -95,7 +101,7 @@ export class Store extends EventTarget {
 
   /** Whether one uses the server of somebody else. */
   get guest() {
-    return this.me?.runs_it === false;
+    return this.me?.is_owner === false;
   }
 
   /** @param {SettingsInfo} settings */
@@ -123,7 +129,7 @@ export class Store extends EventTarget {
     this.live = null;
     this.budget = this.stats = null;
     this.turn = rest();
-    this.light.clear();
+    this.attributions.clear();
     this.pointed = "";
     this.tell("window");
     this.tell("turn");
@@ -132,31 +138,31 @@ export class Store extends EventTarget {
   /** @param {WireContext} wire */
   setContext(wire) {
     if (wire.window !== this.current) return;
-    this.live = Live.from(wire, this.live ?? undefined, this.nameOf("assistant"));
+    this.live = LiveChunks.from(wire, this.live ?? undefined, this.nameOf("assistant"));
     this.budget = wire.budget;
     this.stats = wire.stats;
     if (wire.generating && !this.busy) this.turn = { ...this.turn, phase: "writing", since: Date.now() };
     if (!wire.generating && this.turn.phase !== "sending") {
-      this.turn = { ...this.turn, phase: wire.unstored ? "finishing" : "idle" };
+      this.turn = { ...this.turn, phase: wire.reply_not_stored ? "finishing" : "idle" };
     }
-    this.turn = { ...this.turn, unstored: wire.unstored ?? "" };
+    this.turn = { ...this.turn, notStored: wire.reply_not_stored ?? "" };
     this.tell("context", wire);
     this.tell("live");
     this.tell("budget");
     this.tell("turn");
   }
 
-  /** @param {string} turnId @param {ReplyLight | null} light */
-  setLight(turnId, light) {
-    this.light.set(turnId, light);
-    this.tell("light");
+  /** @param {string} turnId @param {ReplyAttribution | null} light */
+  setAttribution(turnId, light) {
+    this.attributions.set(turnId, light);
+    this.tell("attribution");
   }
 
   /** Shows the light of another reply. @param {string} turnId */
   point(turnId) {
     if (this.pointed === turnId) return;
     this.pointed = turnId;
-    this.tell("light");
+    this.tell("attribution");
   }
 
   /** The newest reply that stands in the window. */
@@ -174,7 +180,7 @@ export class Store extends EventTarget {
   get lit() {
     const { live } = this;
     if (live?.draft && !this.pointed) return live.looked;
-    const light = this.light.get(this.pointed || this.newestReply);
+    const light = this.attributions.get(this.pointed || this.newestReply);
     return { shares: light?.grounds ?? new Map(), most: light?.most ?? 0 };
   }
 
@@ -214,20 +220,20 @@ export class Store extends EventTarget {
   apply(event) {
     switch (event.event) {
       case "searching": return this.#searching();
-      case "woken": return this.#woken(event.data);
-      case "asleep": return this.#asleep(event.data);
-      case "heard": return this.#heard(event.data);
-      case "answering": return this.#answering(event.data);
-      case "to_read": return this.#phase("reading", { toRead: event.data.computed, readSince: Date.now() });
-      case "reading": return this.#read(event.data);
+      case "resurrected": return this.#resurrected(event.data);
+      case "pruned": return this.#pruned(event.data);
+      case "message_stored": return this.#messageStored(event.data);
+      case "regenerating": return this.#regenerating(event.data);
+      case "prefill_planned": return this.#phase("reading", { toRead: event.data.computed, readSince: Date.now() });
+      case "prefill": return this.#prefill(event.data);
       case "token": return this.#token(event.data);
-      case "brightened": return this.#brightened(event.data);
+      case "brightness": return this.#brightness(event.data);
       case "tool_called": return this.#phase("tool", { command: event.data.command, tools: this.turn.tools + 1 });
       case "tool_answered": return this.#phase("writing", { command: "" });
-      case "memory": return this.#kept(event.data);
-      case "spoken": return this.#spoken(event.data);
+      case "memory_changed": return this.#memoryChanged(event.data);
+      case "reply_stored": return this.#replyStored(event.data);
       case "done": return this.#done(event.data);
-      case "unstored": return this.#unstored(event.data);
+      case "reply_not_stored": return this.#replyNotStored(event.data);
       case "failed": return this.#failed(event.data);
       case "model": return this.#news(event.data);
       default: return event.event === "changed" || event.event === "reset";
@@ -242,32 +248,32 @@ export class Store extends EventTarget {
 
   /** A turn begins; if chunks had to make room for it, they fell asleep just before. */
   #searching() {
-    const slept = this.turn.phase === "sleeping" ? this.turn.slept : 0;
-    return this.#phase("searching", { ...rest(), slept, readSpeed: this.turn.readSpeed });
+    const pruned = this.turn.phase === "sleeping" ? this.turn.pruned : 0;
+    return this.#phase("searching", { ...rest(), pruned, readSpeed: this.turn.readSpeed });
   }
 
-  /** @param {Wire.Events["woken"]} data */
-  #woken({ chunks }) {
+  /** @param {Wire.Events["resurrected"]} data */
+  #resurrected({ chunks }) {
     for (const one of [...chunks].sort((a, b) => compareIds(a.start, b.start))) {
       const chunk = liveChunk(one, this.#turnOf(one.key, one));
-      chunk.woken ??= { words: one.words, similarity: one.similarity, part: one.part };
+      chunk.resurrected ??= { words: one.words, similarity: one.similarity, part: one.part };
       chunk.fresh = true;
-      this.live?.wake(chunk, one.slept);
+      this.live?.resurrect(chunk, one.pruned_here);
     }
     this.live?.rescale();
-    this.#sleepers(-1, chunks.filter((one) => one.slept));
-    this.#phase("waking", { woken: this.turn.woken + chunks.length });
+    this.#sleepers(-1, chunks.filter((one) => one.pruned_here));
+    this.#phase("waking", { resurrected: this.turn.resurrected + chunks.length });
     this.tell("live");
     return false;
   }
 
-  /** @param {Wire.Events["asleep"]} data */
-  #asleep({ chunks, before_turn }) {
+  /** @param {Wire.Events["pruned"]} data */
+  #pruned({ chunks, before_turn }) {
     for (const { key } of chunks) this.live?.remove(key);
     this.live?.rescale();
     this.#sleepers(1, chunks);
-    const before = before_turn ? 0 : this.turn.slept; // such an event is the first of a turn
-    this.#phase(before_turn ? "sleeping" : "finishing", { slept: before + chunks.length });
+    const before = before_turn ? 0 : this.turn.pruned; // such an event is the first of a turn
+    this.#phase(before_turn ? "sleeping" : "finishing", { pruned: before + chunks.length });
     this.tell("live");
     return false;
   }
@@ -275,47 +281,47 @@ export class Store extends EventTarget {
   /** These sleep now, or do not any more. @param {1 | -1} sign @param {{tokens: number}[]} chunks */
   #sleepers(sign, chunks) {
     const tokens = chunks.reduce((sum, chunk) => sum + chunk.tokens, 0);
-    const { asleep_chunks = 0, asleep_tokens = 0 } = this.stats ?? {};
+    const { pruned_chunks = 0, pruned_tokens = 0 } = this.stats ?? {};
     this.#figures({
-      asleep_chunks: asleep_chunks + sign * chunks.length, asleep_tokens: asleep_tokens + sign * tokens,
+      pruned_chunks: pruned_chunks + sign * chunks.length, pruned_tokens: pruned_tokens + sign * tokens,
     });
   }
 
-  /** @param {Wire.Events["heard"]} data */
-  #heard(data) {
+  /** @param {Wire.Events["message_stored"]} data */
+  #messageStored(data) {
     const { live } = this;
     if (!live) return false;
     for (const one of data.chunks) live.put(liveChunk(one, this.#turnOf(one.key, data)));
     const first = live.find(data.chunks[0]?.key);
-    if (first && live.tailGap) first.gap = live.tailGap;
-    live.tailGap = null;
+    if (first && live.prunedAfter) first.prunedBefore = live.prunedAfter;
+    live.prunedAfter = null;
     if (this.budget) this.budget = { ...this.budget, frames: data.frames };
-    if (live.draft?.turn.turn_id !== data.reply_turn) {
+    if (live.draft?.turn.turn_id !== data.reply_turn_id) {
       const tokens = data.chunks.reduce((sum, chunk) => sum + chunk.tokens, 0);
       const start = data.chunks.length ? String(BigInt(data.chunks[0].start) + BigInt(tokens)) : "0";
-      live.begin(data.reply_turn, start, this.#turnOf(`${data.reply_turn}.0.assistant`));
+      live.begin(data.reply_turn_id, start, this.#turnOf(`${data.reply_turn_id}.0.assistant`));
     }
     live.rescale();
     this.#phase("reading");
     this.#list();
     this.tell("live");
-    this.tell("heard", data);
+    this.tell("message-stored", data);
     return false;
   }
 
-  /** Something that was said before is answered, perhaps again. @param {Wire.Events["answering"]} data */
-  #answering({ turn_id, reply_turn }) {
+  /** Something that was said before is answered, perhaps again. @param {Wire.Events["regenerating"]} data */
+  #regenerating({ turn_id, reply_turn_id }) {
     const { live } = this;
-    if (live && live.draft?.turn.turn_id !== reply_turn) {
-      live.begin(reply_turn, "", this.#turnOf(`${reply_turn}.0.assistant`));
+    if (live && live.draft?.turn.turn_id !== reply_turn_id) {
+      live.begin(reply_turn_id, "", this.#turnOf(`${reply_turn_id}.0.assistant`));
     }
     this.tell("live");
-    this.tell("heard");
-    return this.#phase("reading", { answering: turn_id });
+    this.tell("message-stored");
+    return this.#phase("reading", { regenerating: turn_id });
   }
 
-  /** @param {Wire.Events["reading"]} data */
-  #read(data) {
+  /** @param {Wire.Events["prefill"]} data */
+  #prefill(data) {
     this.#figures({ kv_reuse: reuse(data) });
     const speed = data.computed >= ENOUGH && data.seconds > 0 ? data.computed / data.seconds : this.turn.readSpeed;
     return this.#phase("writing", { since: Date.now(), readSpeed: speed });
@@ -332,29 +338,29 @@ export class Store extends EventTarget {
     return false;
   }
 
-  /** @param {Wire.Events["brightened"]} data */
-  #brightened({ data, attention }) {
+  /** @param {Wire.Events["brightness"]} data */
+  #brightness({ brightness, attention }) {
     if (this.live?.draft) this.live.attention = decodeFloats(attention);
-    if (this.live?.brighten(decodeFloats(data))) this.tell("brightness");
+    if (this.live?.brighten(decodeFloats(brightness))) this.tell("brightness");
     return false;
   }
 
-  /** @param {Wire.Events["memory"]} data */
-  #kept(data) {
+  /** @param {Wire.Events["memory_changed"]} data */
+  #memoryChanged(data) {
     const reply = this.newestReply;
-    this.kept.set(reply, [...(this.kept.get(reply) ?? []), data]);
+    this.memoryChanges.set(reply, [...(this.memoryChanges.get(reply) ?? []), data]);
     this.tell("live");
     return false;
   }
 
-  /** @param {Wire.Events["spoken"]} data */
-  #spoken(data) {
+  /** @param {Wire.Events["reply_stored"]} data */
+  #replyStored(data) {
     const { live } = this;
     if (!live) return false;
     const turn = this.#turnOf(`${data.turn_id}.0.assistant`, data);
     const start = live.draft?.start ?? data.chunks[0]?.start ?? "0";
-    this.light.set(data.turn_id, data.use && new ReplyLight(start, data.use));
-    if (!data.use) this.unlit.add(data.turn_id);
+    this.attributions.set(data.turn_id, data.attribution && new ReplyAttribution(start, data.attribution));
+    if (!data.attribution) this.unattributed.add(data.turn_id);
     live.settle(data.chunks.map((one) => liveChunk(one, turn)));
     this.#phase("finishing");
     this.tell("live");
@@ -368,37 +374,39 @@ export class Store extends EventTarget {
     this.tell("brightness");
     const { turn } = this;
     this.#turn({ phase: "idle", reason, stats });
-    this.#figures({ woken_last_turn: stats.woken, tokens_per_second: stats.tokens_per_second, kv_reuse: reuse(stats) });
+    const { resurrected, tokens_per_second } = stats;
+    this.#figures({ resurrected_last_turn: resurrected, tokens_per_second, kv_reuse: reuse(stats) });
     this.budget = budget;
     this.#list();
     this.tell("budget");
-    if (turn.woken || turn.slept) this.tell("graveyard");
-    if (turn.tools) this.tell("kept");
+    if (turn.resurrected || turn.pruned) this.tell("graveyard");
+    if (turn.tools) this.tell("memory");
     this.tell("done", data);
     // If an event was missed, or one of them did not fit, what is shown here is not what the server holds.
     const { live } = this;
     if (!live || live.draft || live.mismatched) return true;
-    return stats.woken !== turn.woken || stats.asleep !== turn.slept || budget.live + budget.pinned !== live.tokens;
+    if (resurrected !== turn.resurrected || stats.pruned !== turn.pruned) return true;
+    return budget.live + budget.pinned !== live.tokens;
   }
 
-  /** @param {Wire.Events["unstored"]} data */
-  #unstored({ sentence }) {
-    this.#turn({ unstored: sentence });
+  /** @param {Wire.Events["reply_not_stored"]} data */
+  #replyNotStored({ message }) {
+    this.#turn({ notStored: message });
     return false;
   }
 
   /** A model on its way; once it is ready, the whole status is asked for. @param {Wire.Events["model"]} change */
   #news(change) {
     const model = this.status?.model;
-    const { sentence, progress } = change;
+    const { message, progress } = change;
     if (model?.state === "ready") this.setModel({ ...model, change });
-    else if (model) this.setModel({ ...model, change, sentence, progress });
+    else if (model) this.setModel({ ...model, change, message, progress });
     return false;
   }
 
   /** @param {Wire.Events["failed"]} data */
   #failed(data) {
-    this.#turn({ phase: "idle", reason: "error", failed: data.sentence, unstored: "" });
+    this.#turn({ phase: "idle", reason: "error", failed: data.message, notStored: "" });
     this.tell("failed", data);
     return true;
   }
@@ -410,7 +418,7 @@ export class Store extends EventTarget {
     if (!window || !live || !last) return;
     this.setWindow({
       ...window, modified: last.turn.said, generating: this.busy, last_text: last.pieces.join(""),
-      live_chunks: live.chunks.length, live_tokens: live.tokens, asleep_chunks: stats?.asleep_chunks ?? 0,
+      live_chunks: live.chunks.length, live_tokens: live.tokens, pruned_chunks: stats?.pruned_chunks ?? 0,
     });
   }
 
@@ -420,8 +428,8 @@ export class Store extends EventTarget {
     const { said = new Date().toISOString(), window = this.current, window_name = "" } = told;
     const known = /** @type {Role} */ (role);
     const speaker = told.speaker || this.nameOf(known, window);
-    const { remembered = null } = told;
-    const more = { cut: false, remembered, siblings: told.siblings ?? 1, sibling: told.sibling ?? 1,
+    const { sources = null } = told;
+    const more = { interrupted: false, sources, versions: told.versions ?? 1, version: told.version ?? 1,
       document: told.document ?? false, unfinished: told.unfinished ?? false };
     return { turn_id: turn, role: known, said, window, window_name, speaker, ...more };
   }
@@ -439,7 +447,7 @@ function reuse({ reused, restored, computed }) {
 /** @returns {TurnState} */
 function rest() {
   return {
-    phase: "idle", woken: 0, slept: 0, toRead: 0, readSince: 0, readSpeed: 0, tokens: 0, since: 0, command: "",
-    tools: 0, reason: "", answering: "", stats: {}, failed: "", unstored: "",
+    phase: "idle", resurrected: 0, pruned: 0, toRead: 0, readSince: 0, readSpeed: 0, tokens: 0, since: 0, command: "",
+    tools: 0, reason: "", regenerating: "", stats: {}, failed: "", notStored: "",
   };
 }

@@ -7,14 +7,14 @@ declare namespace Wire {
     "PATCH /api/windows/{window_id}": WindowChange;
     "POST /api/windows/{window_id}/turns": AddTurns;
     "POST /api/windows/{window_id}/inject": InjectMemoryEntry;
-    "POST /api/windows/{window_id}/say": NewMessage;
-    "POST /api/windows/{window_id}/answer": Regenerate;
+    "POST /api/windows/{window_id}/messages": NewMessage;
+    "POST /api/windows/{window_id}/regenerate": Regenerate;
     "POST /api/windows/{window_id}/edit": EditTurn;
-    "POST /api/windows/{window_id}/switch": TurnReference;
+    "POST /api/windows/{window_id}/checkout": TurnReference;
     "POST /api/windows/{window_id}/rewind": TurnReference;
     "POST /api/windows/{window_id}/branch": CreateBranch;
-    "POST /api/windows/{window_id}/chunks/undelete": RestoreChunks;
-    "POST /api/windows/{window_id}/chunks/{key}/wrong": NegativeFeedback;
+    "POST /api/windows/{window_id}/chunks/restore": RestoreChunks;
+    "POST /api/windows/{window_id}/chunks/{key}/negative-feedback": NegativeFeedback;
     "PUT /api/windows/{window_id}/chunks/{key}/tags": ChunkTags;
     "PATCH /api/persona": PersonaChange;
     "PUT /api/presets": SavePreset;
@@ -30,8 +30,8 @@ declare namespace Wire {
     "POST /api/import": Record<string, any>;
     "POST /api/clear": ClearMemory;
     "POST /api/reindex": Reindex | null;
-    "POST /api/extra/lending/tokens": TokenBytesRequest;
-    "POST /api/extra/lending/forget": RemoteKvForget;
+    "POST /api/remote-kv/tokens": TokenBytesRequest;
+    "POST /api/remote-kv/forget": RemoteKvForget;
     "POST /api/extra/tokencount": CountTokens;
     "POST /api/v1/generate": Generate;
     "POST /api/extra/generate/check": CheckText | null;
@@ -48,30 +48,30 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/context": WindowContext;
     "GET /api/windows/{window_id}/turns": Transcript;
     "POST /api/windows/{window_id}/turns": AddedTurns;
-    "GET /api/windows/{window_id}/turns/{turn_id}/use": ReplySources;
+    "GET /api/windows/{window_id}/turns/{turn_id}/sources": ReplySources;
     "GET /api/windows/{window_id}/graveyard": Graveyard;
     "GET /api/windows/{window_id}/deleted": DeletedChunks;
-    "GET /api/windows/{window_id}/gap": PrunedBetween;
-    "GET /api/windows/{window_id}/preview": RecallPreview;
-    "GET /api/windows/{window_id}/life": WindowTimeline;
+    "GET /api/windows/{window_id}/pruned": PrunedBetween;
+    "GET /api/windows/{window_id}/recall-preview": RecallPreview;
+    "GET /api/windows/{window_id}/timeline": WindowTimeline;
     "POST /api/windows/{window_id}/inject": InjectionResult;
-    "POST /api/windows/{window_id}/say": MessageAccepted;
-    "POST /api/windows/{window_id}/answer": MessageAccepted;
+    "POST /api/windows/{window_id}/messages": MessageAccepted;
+    "POST /api/windows/{window_id}/regenerate": MessageAccepted;
     "POST /api/windows/{window_id}/continue": MessageAccepted;
     "POST /api/windows/{window_id}/edit": EditedTurn;
-    "POST /api/windows/{window_id}/switch": CheckedOutTurn;
+    "POST /api/windows/{window_id}/checkout": CheckedOutTurn;
     "POST /api/windows/{window_id}/rewind": CheckedOutTurn;
     "POST /api/windows/{window_id}/branch": Window;
-    "GET /api/windows/{window_id}/siblings": TurnVersions;
-    "POST /api/windows/{window_id}/abort": StopResult;
-    "POST /api/windows/{window_id}/chunks/undelete": RestoredChunks;
-    "POST /api/windows/{window_id}/chunks/{key}/wrong": null;
-    "DELETE /api/windows/{window_id}/chunks/{key}/wrong": null;
+    "GET /api/windows/{window_id}/turns/{turn_id}/versions": TurnVersions;
+    "POST /api/windows/{window_id}/stop": StopResult;
+    "POST /api/windows/{window_id}/chunks/restore": RestoredChunks;
+    "POST /api/windows/{window_id}/chunks/{key}/negative-feedback": null;
+    "DELETE /api/windows/{window_id}/chunks/{key}/negative-feedback": null;
     "PUT /api/windows/{window_id}/chunks/{key}/tags": ChunkTagsView;
     "GET /api/tags": TagCounts;
     "POST /api/windows/{window_id}/chunks/{key}/{act}": ChunkActionResult;
-    "GET /api/windows/{window_id}/chunks/{key}/why": ChunkExplanation;
-    "GET /api/windows/{window_id}/chunks/{key}/delete": Deletion;
+    "GET /api/windows/{window_id}/chunks/{key}/explanation": ChunkExplanation;
+    "GET /api/windows/{window_id}/chunks/{key}/deletion": Deletion;
     "DELETE /api/windows/{window_id}/chunks/{key}": Deletion;
     "GET /api/tokens": TokenViews;
     "GET /api/search": SearchResults;
@@ -124,10 +124,10 @@ declare namespace Wire {
     "POST /api/reindex": EmbeddingState;
     "POST /api/session": null;
     "DELETE /api/session": null;
-    "GET /api/extra/lending": RemoteKvModel;
+    "GET /api/remote-kv": RemoteKvModel;
     "GET /props": ModelProps;
-    "POST /api/extra/lending/tokens": TokenBytes;
-    "POST /api/extra/lending/forget": RemoteKvForgotten;
+    "POST /api/remote-kv/tokens": TokenBytes;
+    "POST /api/remote-kv/forget": RemoteKvForgotten;
     "GET /api/v1/info/version": KoboldResult;
     "GET /api/extra/version": KoboldVersion;
     "GET /api/v1/config/max_context_length": KoboldValue;
@@ -141,20 +141,20 @@ declare namespace Wire {
 
   interface Events {
     searching: SearchingEvent;
-    woken: WokenEvent;
-    asleep: AsleepEvent;
-    heard: HeardEvent;
-    answering: AnsweringEvent;
-    to_read: ToReadEvent;
-    reading: ReadingEvent;
+    resurrected: ResurrectedEvent;
+    pruned: PrunedEvent;
+    message_stored: MessageStoredEvent;
+    regenerating: RegeneratingEvent;
+    prefill_planned: PrefillPlannedEvent;
+    prefill: PrefillEvent;
     token: TokenEvent;
-    brightened: BrightenedEvent;
+    brightness: BrightnessEvent;
     tool_called: ToolCalledEvent;
-    call_made: CallMadeEvent;
+    client_tool_called: ClientToolCalledEvent;
     tool_answered: ToolAnsweredEvent;
-    memory: MemoryEvent;
-    spoken: SpokenEvent;
-    unstored: UnstoredEvent;
+    memory_changed: MemoryChangedEvent;
+    reply_stored: ReplyStoredEvent;
+    reply_not_stored: ReplyNotStoredEvent;
     done: DoneEvent;
     failed: FailedEvent;
     model: ModelEvent;
@@ -171,22 +171,9 @@ declare namespace Wire {
     turns: string[];
   }
 
-  interface AnsweringEvent {
-    turn_id: string;
-    reply_turn: string;
-    opened: number;
-  }
-
   interface ApplyPreset {
     name: string;
     window?: string | null;
-  }
-
-  interface AsleepEvent {
-    chunks: SleptChunk[];
-    budget: number;
-    over: number;
-    before_turn: boolean;
   }
 
   interface AttachedDocument {
@@ -225,20 +212,15 @@ declare namespace Wire {
     any_path: boolean;
   }
 
-  interface BrightenedEvent {
+  interface BrightnessEvent {
+    brightness: string;
     attention: string;
-    data: string;
   }
 
   interface BrightnessRange {
     low: number;
     high: number;
     mean: number;
-  }
-
-  interface CallMadeEvent {
-    name: string;
-    arguments: Record<string, any>;
   }
 
   interface CaptureView {
@@ -261,7 +243,7 @@ declare namespace Wire {
   }
 
   interface CheckedOutTurn {
-    turn: string;
+    turn_id: string;
   }
 
   interface ChooseModel {
@@ -272,8 +254,8 @@ declare namespace Wire {
     key: string;
     live: boolean;
     pinned: boolean;
-    woken: string[];
-    asleep: string[];
+    resurrected: string[];
+    pruned: string[];
   }
 
   interface ChunkExplanation {
@@ -291,9 +273,9 @@ declare namespace Wire {
     window_name: string;
     speaker: string;
     history: ChunkHistoryEvent[];
-    uses: UsedByReply[];
-    use: AttributionView | null;
-    woken: number;
+    used_by: UsedByReply[];
+    attribution: AttributionView | null;
+    resurrections: number;
     tags: string[];
   }
 
@@ -324,10 +306,15 @@ declare namespace Wire {
     confirm: "delete everything";
   }
 
+  interface ClientToolCalledEvent {
+    name: string;
+    arguments: Record<string, any>;
+  }
+
   interface ContextStats {
-    asleep_chunks: number;
-    asleep_tokens: number;
-    woken_last_turn: number;
+    pruned_chunks: number;
+    pruned_tokens: number;
+    resurrected_last_turn: number;
     kv_reuse: number | null;
     tokens_per_second: number | null;
     only_thought: boolean;
@@ -338,15 +325,15 @@ declare namespace Wire {
   }
 
   interface CreateBranch {
-    turn: string;
+    turn_id: string;
     name?: string | null;
   }
 
   interface CurrentUserView {
     name: string;
-    runs_it: boolean;
-    several: boolean;
-    may_add: boolean;
+    is_owner: boolean;
+    multiple_people: boolean;
+    can_add_people: boolean;
   }
 
   interface DeletedChunk {
@@ -355,7 +342,7 @@ declare namespace Wire {
     turn_id: string;
     start: string;
     tokens: number;
-    slept: string;
+    deleted: string;
     said: string;
     window: string;
     window_name: string;
@@ -410,21 +397,21 @@ declare namespace Wire {
   }
 
   interface EditTurn {
-    turn: string;
+    turn_id: string;
     text: string;
   }
 
   interface EditedTurn {
-    turn: string | null;
-    saying: MessageAccepted | null;
+    turn_id: string | null;
+    accepted: MessageAccepted | null;
   }
 
   interface EmbedderView {
     state: "ready" | "loading" | "off";
     model: string;
     file: string;
-    sentence: string;
-    wanted: number;
+    message: string;
+    pending: number;
   }
 
   interface EmbeddingState {
@@ -432,14 +419,14 @@ declare namespace Wire {
     model: string;
     done: number;
     total: number;
-    sentence: string;
+    message: string;
   }
 
   interface EngineDefinition {
     kind: "kobold" | "openai" | "llama";
     url?: string;
     model_name?: string;
-    reader?: string;
+    shadow_model?: string;
     key?: string;
   }
 
@@ -448,12 +435,12 @@ declare namespace Wire {
     kind: string;
     url: string;
     model_name: string;
-    reader: string;
+    shadow_model: string;
     has_key: boolean;
     configured: boolean;
     open: boolean;
-    elsewhere: string;
-    light: string;
+    remote_host: string;
+    attention_source: string;
   }
 
   interface EngineViews {
@@ -467,8 +454,8 @@ declare namespace Wire {
   }
 
   interface FailedEvent {
-    sentence: string;
-    elsewhere: boolean;
+    message: string;
+    remote: boolean;
   }
 
   interface Generate {
@@ -490,7 +477,7 @@ declare namespace Wire {
     memory?: string | null | null;
     trim_stop?: boolean | null;
     replace_instruct_placeholders?: boolean | null;
-    halo?: RemoteKvRequest | null | null;
+    remote_kv?: RemoteKvRequest | null | null;
     max_context_length?: any | null;
     quiet?: any | null;
     sampler_order?: any | null;
@@ -508,22 +495,13 @@ declare namespace Wire {
     start: string;
     tokens: number;
     peak: number;
-    slept: string;
+    pruned: string;
     reason: Record<string, any>;
     said: string;
     window: string;
     window_name: string;
     speaker: string;
     text: string;
-  }
-
-  interface HeardEvent {
-    turn_id: string;
-    reply_turn: string;
-    said: string;
-    speaker: string;
-    frames: number;
-    chunks: LiveChunkView[];
   }
 
   interface ImportResult {
@@ -551,9 +529,9 @@ declare namespace Wire {
   }
 
   interface InjectionResult {
-    keys: string[];
+    resurrected: string[];
     cost: number;
-    asleep: string[];
+    pruned: string[];
   }
 
   interface KoboldPerf {
@@ -603,11 +581,11 @@ declare namespace Wire {
     rank: number | null;
     peak: number;
     mean: number;
-    woken: Record<string, any> | null;
+    resurrected: Record<string, any> | null;
     tool: boolean;
     thought: boolean;
-    gap: PrunedGap | null;
-    thoughts: number;
+    pruned_before: PrunedGap | null;
+    pruned_thoughts: number;
   }
 
   interface LiveTurnView {
@@ -617,13 +595,19 @@ declare namespace Wire {
     window: string;
     window_name: string;
     speaker: string;
-    cut: boolean;
+    interrupted: boolean;
     unfinished: boolean;
-    siblings: number;
-    sibling: number;
+    versions: number;
+    version: number;
     document: boolean;
-    remembered: RememberedChunk[] | null;
+    sources: ReplySource[] | null;
     chunks: LiveChunkView[];
+  }
+
+  interface MemoryChangedEvent {
+    change: "saved" | "forgotten";
+    path: string;
+    content: any;
   }
 
   interface MemoryEntryVersions {
@@ -639,12 +623,6 @@ declare namespace Wire {
     accessed: string;
     version: number;
     ended: string | null;
-  }
-
-  interface MemoryEvent {
-    change: "saved" | "forgotten";
-    path: string;
-    content: any;
   }
 
   interface MemoryMatch {
@@ -694,27 +672,36 @@ declare namespace Wire {
     windows: number;
     deleted: number;
     bytes: number;
-    place: string;
+    location: string;
   }
 
   interface MessageAccepted {
-    turn: string;
-    reply_turn: string;
+    turn_id: string;
+    reply_turn_id: string;
     last_event: string;
     stream: string;
+  }
+
+  interface MessageStoredEvent {
+    turn_id: string;
+    reply_turn_id: string;
+    said: string;
+    speaker: string;
+    frames: number;
+    chunks: LiveChunkView[];
   }
 
   interface ModelChange {
     model: string;
     state: "loading" | "done" | "failed" | "stopped" | "calibrating" | "calibrated";
-    sentence: string;
+    message: string;
     progress: number | null;
   }
 
   interface ModelEvent {
     model: string;
     state: "loading" | "done" | "failed" | "stopped" | "calibrating" | "calibrated";
-    sentence: string;
+    message: string;
     progress: number | null;
   }
 
@@ -726,7 +713,7 @@ declare namespace Wire {
 
   interface ModelView {
     state: "ready" | "loading" | "missing";
-    sentence: string;
+    message: string;
     progress: number | null;
     name: string;
     architecture: string;
@@ -738,12 +725,12 @@ declare namespace Wire {
     context: number;
     template: string;
     template_note: string;
-    kv: string;
+    kv_mode: string;
     file: string;
     size_bytes: number;
     parameters: number;
-    elsewhere: string;
-    light: string;
+    remote_host: string;
+    attention_source: string;
     note: string;
     thinks: boolean;
     efforts: string[];
@@ -763,7 +750,7 @@ declare namespace Wire {
   interface NewMessage {
     text: string;
     after?: string | null;
-    wish?: RecallChoice | null;
+    recall?: RecallChoice | null;
     documents?: AttachedDocument[];
   }
 
@@ -803,19 +790,19 @@ declare namespace Wire {
       "surprise" | "symmetric_voting" | "use_and_surprise" | null;
     initial_brightness?: number | null;
     brightness_cap?: number | null;
-    fading?: number | null;
-    fading_share?: number | null;
-    adds_up?: "mean" | "max" | null;
+    fade_per_token?: number | null;
+    fade_rate?: number | null;
+    aggregate?: "mean" | "max" | null;
     decay?: number | null;
     sink?: "max" | "first" | null;
-    asking_sinks?: number | null;
-    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
-    keep_exchanges?: number | null;
-    keep_used?: boolean | null;
+    question_penalty?: number | null;
+    prune_pairs?: "apart" | "brighter" | "dimmer" | null;
+    protect_recent_exchanges?: number | null;
+    protect_used?: boolean | null;
     score_current_turn?: boolean | null;
     resurrection_budget?: number | null;
     resurrection_brightness?: "earned" | "hybrid" | "fresh" | null;
-    pairs?: "ranked" | "with" | "off" | null;
+    resurrect_pairs?: "ranked" | "with" | "off" | null;
     user_weight?: number | null;
     relevance_floor?: number | null;
     mmr_lambda?: number | null;
@@ -826,14 +813,14 @@ declare namespace Wire {
     recall_before?: string | null;
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
-    read_ahead?: "off" | "frames" | "load" | "compute" | null;
+    prefetch?: "off" | "frames" | "load" | "compute" | null;
     timestamps?: boolean | null;
     memory_tree_in_prompt?: boolean | null;
     memory_decay_days?: number | null;
     tools?: "auto" | "native" | "tags" | "off" | null;
     tool_rounds?: number | null;
-    answered_by?: string | null;
-    may_leave?: "all" | "window" | "not_private" | null;
+    engine_name?: string | null;
+    remote_scope?: "all" | "window" | "not_private" | null;
     private?: boolean | null;
     document_megabytes?: number | null;
     document_tokens?: number | null;
@@ -864,23 +851,34 @@ declare namespace Wire {
     ai_name: string;
   }
 
+  interface PrefillEvent {
+    reused: number;
+    restored: number;
+    computed: number;
+    seconds: number;
+    rebuilt: string;
+  }
+
+  interface PrefillPlannedEvent {
+    reused: number;
+    restored: number;
+    computed: number;
+  }
+
   interface PresetView {
     name: string;
     settings: Record<string, boolean | number | string | null>;
-    words: Record<string, string>;
+    persona: Record<string, string>;
   }
 
   interface PresetViews {
     presets: PresetView[];
   }
 
-  type PruneReason = "dimmest" | "oldest of the dimmest" | "with its pair" | "by the user" | "stays on this machine" |
-      "no room" | "turn over";
-
   interface PruneResult {
     chunks: PrunedChunk[];
     budget: number;
-    over: number;
+    tokens_over_budget: number;
   }
 
   interface PrunedBetween {
@@ -893,7 +891,14 @@ declare namespace Wire {
     key: string;
     tokens: number;
     brightness: number;
-    why: string;
+    reason: string;
+  }
+
+  interface PrunedEvent {
+    chunks: PrunedChunk[];
+    budget: number;
+    tokens_over_budget: number;
+    before_turn: boolean;
   }
 
   interface PrunedGap {
@@ -901,29 +906,21 @@ declare namespace Wire {
     tokens: number;
   }
 
-  interface ReadingEvent {
-    reused: number;
-    restored: number;
-    computed: number;
-    seconds: number;
-    rebuilt: string;
-  }
-
   interface RecallChoice {
-    without?: string[];
-    also?: string[];
-    room?: boolean;
+    exclude?: string[];
+    include?: string[];
+    make_room?: boolean;
   }
 
   interface RecallPreview {
     tokens: number;
     room: number;
     cost: number;
-    wakes: RecallPreviewChunk[];
-    passed_over: number;
-    over: RecallPreviewChunk[];
-    near: RecallPreviewChunk[];
-    sleeps: number;
+    resurrect: RecallPreviewChunk[];
+    skipped: number;
+    no_room: RecallPreviewChunk[];
+    below_threshold: RecallPreviewChunk[];
+    tokens_to_prune: number;
   }
 
   interface RecallPreviewChunk {
@@ -938,24 +935,17 @@ declare namespace Wire {
   }
 
   interface Regenerate {
-    turn?: string | null;
+    turn_id?: string | null;
+  }
+
+  interface RegeneratingEvent {
+    turn_id: string;
+    reply_turn_id: string;
+    prefix_tokens: number;
   }
 
   interface Reindex {
     embedder?: string | null;
-  }
-
-  interface RememberedChunk {
-    key: string;
-    start: string;
-    tokens: number;
-    text: string;
-    said: string;
-    window: string;
-    window_name: string;
-    speaker: string;
-    share: number | null;
-    woken: Record<string, any> | null;
   }
 
   interface RemoteKvForget {
@@ -977,7 +967,7 @@ declare namespace Wire {
     wide_layers: number[];
     abilities: Record<string, boolean>;
     heads: Record<string, number>[];
-    light: string;
+    attention_source: string;
   }
 
   interface RemoteKvRequest {
@@ -1014,15 +1004,15 @@ declare namespace Wire {
     key: string;
     brightness: number;
     age: number;
-    why: string;
+    reason: string;
     text: string;
   }
 
   interface ReplayedTurn {
     turn: string;
     brightness: Record<string, number>;
-    slept: string[];
-    woken: string[];
+    pruned: string[];
+    resurrected: string[];
   }
 
   interface ReplyInProgress {
@@ -1034,9 +1024,36 @@ declare namespace Wire {
     thought: boolean[];
   }
 
+  interface ReplyNotStoredEvent {
+    message: string;
+  }
+
+  interface ReplySource {
+    key: string;
+    start: string;
+    tokens: number;
+    text: string;
+    said: string;
+    window: string;
+    window_name: string;
+    speaker: string;
+    share: number | null;
+    resurrected: Record<string, any> | null;
+  }
+
   interface ReplySources {
     start: string;
-    use: AttributionView | null;
+    attribution: AttributionView | null;
+  }
+
+  interface ReplyStoredEvent {
+    turn_id: string;
+    said: string;
+    speaker: string;
+    chunks: LiveChunkView[];
+    attribution: AttributionView | null;
+    sources: ReplySource[] | null;
+    unfinished: boolean;
   }
 
   interface ResetEvent {
@@ -1052,6 +1069,42 @@ declare namespace Wire {
 
   type ResurrectReason = "hit" | "question" | "answer" | "anchor";
 
+  interface ResurrectedChunk {
+    key: string;
+    start: string;
+    pinned: boolean;
+    tokens: number;
+    text_pieces: string[];
+    brightness: number[];
+    rank: number | null;
+    peak: number;
+    mean: number;
+    resurrected: Record<string, any> | null;
+    tool: boolean;
+    thought: boolean;
+    pruned_before: PrunedGap | null;
+    pruned_thoughts: number;
+    part: ResurrectReason;
+    hit: string;
+    similarity: number;
+    cost: number;
+    words: string[];
+    parts: Record<string, number>;
+    window: string;
+    window_name: string;
+    speaker: string;
+    said: string;
+    pruned_here: boolean;
+    document: boolean;
+  }
+
+  interface ResurrectedEvent {
+    chunks: ResurrectedChunk[];
+    cost: number;
+    room: number;
+    skipped: number;
+  }
+
   type Role = "system" | "user" | "assistant";
 
   interface SaveMemoryEntry {
@@ -1064,7 +1117,7 @@ declare namespace Wire {
     name: string;
     window?: string | null;
     settings?: OwnSettings | null;
-    words?: PersonaChange | null;
+    persona?: PersonaChange | null;
   }
 
   interface SearchHit {
@@ -1110,13 +1163,13 @@ declare namespace Wire {
   interface SettingsChange {
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
-      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
-      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
-      "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" | "kv_mode" | "read_ahead"
-      | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
-      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
-      "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fade_per_token" | "fade_rate" | "aggregate" | "decay" | "sink" |
+      "question_penalty" | "prune_pairs" | "protect_recent_exchanges" | "protect_used" | "score_current_turn" |
+      "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "relevance_floor" |
+      "mmr_lambda" | "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" |
+      "recall_thoughts" | "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens"
+      | "document_seconds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -1134,19 +1187,19 @@ declare namespace Wire {
       "surprise" | "symmetric_voting" | "use_and_surprise";
     initial_brightness?: number;
     brightness_cap?: number;
-    fading?: number;
-    fading_share?: number;
-    adds_up?: "mean" | "max";
+    fade_per_token?: number;
+    fade_rate?: number;
+    aggregate?: "mean" | "max";
     decay?: number;
     sink?: "max" | "first";
-    asking_sinks?: number;
-    pairs_asleep?: "apart" | "brighter" | "dimmer" | null;
-    keep_exchanges?: number;
-    keep_used?: boolean;
+    question_penalty?: number;
+    prune_pairs?: "apart" | "brighter" | "dimmer" | null;
+    protect_recent_exchanges?: number;
+    protect_used?: boolean;
     score_current_turn?: boolean;
     resurrection_budget?: number | null;
     resurrection_brightness?: "earned" | "hybrid" | "fresh";
-    pairs?: "ranked" | "with" | "off";
+    resurrect_pairs?: "ranked" | "with" | "off";
     user_weight?: number;
     relevance_floor?: number;
     mmr_lambda?: number | null;
@@ -1157,14 +1210,14 @@ declare namespace Wire {
     recall_before?: string | null;
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
-    read_ahead?: "off" | "frames" | "load" | "compute";
+    prefetch?: "off" | "frames" | "load" | "compute";
     timestamps?: boolean;
     memory_tree_in_prompt?: boolean;
     memory_decay_days?: number;
     tools?: "auto" | "native" | "tags" | "off";
     tool_rounds?: number;
-    answered_by?: string;
-    may_leave?: "all" | "window" | "not_private" | null;
+    engine_name?: string;
+    remote_scope?: "all" | "window" | "not_private" | null;
     private?: boolean;
     document_megabytes?: number;
     document_tokens?: number;
@@ -1182,7 +1235,7 @@ declare namespace Wire {
   interface ShareChange {
     window?: string;
     person: string;
-    writes?: boolean;
+    can_write?: boolean;
   }
 
   interface ShareView {
@@ -1190,19 +1243,12 @@ declare namespace Wire {
     window: string;
     window_name: string;
     person: string;
-    writes: boolean;
-    made: string;
+    can_write: boolean;
+    created: string;
   }
 
   interface ShareViews {
     shares: ShareView[];
-  }
-
-  interface SleptChunk {
-    key: string;
-    tokens: number;
-    brightness: number;
-    why: PruneReason;
   }
 
   interface SnapshotChunk {
@@ -1211,16 +1257,6 @@ declare namespace Wire {
     tokens: number;
     similarity: number;
     said: string | null;
-  }
-
-  interface SpokenEvent {
-    turn_id: string;
-    said: string;
-    speaker: string;
-    chunks: LiveChunkView[];
-    use: AttributionView | null;
-    remembered: RememberedChunk[] | null;
-    unfinished: boolean;
   }
 
   interface Status {
@@ -1238,15 +1274,15 @@ declare namespace Wire {
   interface StrategyComparison {
     strategies: Record<string, StrategyResult>;
     agreement: Record<string, number>;
-    slept: Record<string, ReplayedPrune[]>;
+    pruned: Record<string, ReplayedPrune[]>;
     live: Record<string, number[]>;
   }
 
   interface StrategyResult {
     turns: number;
-    asleep: number;
-    woken: number;
-    woken_tokens: number;
+    pruned: number;
+    resurrected: number;
+    resurrected_tokens: number;
     live: number;
     median_age: number | null;
     rows: number;
@@ -1266,14 +1302,8 @@ declare namespace Wire {
   interface TimelineEvent {
     step: number;
     chunk: number;
-    event: "slept" | "woke" | "pinned" | "unpinned";
-    why: string;
-  }
-
-  interface ToReadEvent {
-    reused: number;
-    restored: number;
-    computed: number;
+    event: "pruned" | "resurrected" | "pinned" | "unpinned";
+    reason: string;
   }
 
   interface TokenBudget {
@@ -1314,7 +1344,7 @@ declare namespace Wire {
   }
 
   interface TokenSourceView {
-    place: number;
+    chunk: number;
     offset: number;
     share: number;
   }
@@ -1361,38 +1391,38 @@ declare namespace Wire {
     window: string;
     window_name: string;
     speaker: string;
-    cut: boolean;
+    interrupted: boolean;
     unfinished: boolean;
-    siblings: number;
-    sibling: number;
+    versions: number;
+    version: number;
     document: boolean;
-    remembered: RememberedChunk[] | null;
+    sources: ReplySource[] | null;
     chunks: TranscriptChunk[];
   }
 
   interface TurnReference {
-    turn: string;
+    turn_id: string;
   }
 
   interface TurnStats {
     tokens: number;
-    woken: number;
-    asleep: number;
+    resurrected: number;
+    pruned: number;
     reused: number;
     restored: number;
     computed: number;
     seconds: number;
     tokens_per_second: number;
-    own_ms_per_turn: number;
+    overhead_ms_per_turn: number;
     recall_ms: number;
-    own_ms_after: number;
-    own_ms_per_token: number;
+    overhead_ms_after: number;
+    overhead_ms_per_token: number;
     thought_tokens: number;
     only_thought: boolean;
     nothing_added: boolean;
-    faults: number;
-    prompted: number;
-    cached: number;
+    malformed_rows: number;
+    server_prompt_tokens: number;
+    server_cached_tokens: number;
   }
 
   interface TurnVersion {
@@ -1405,11 +1435,7 @@ declare namespace Wire {
   }
 
   interface TurnVersions {
-    siblings: TurnVersion[];
-  }
-
-  interface UnstoredEvent {
-    sentence: string;
+    versions: TurnVersion[];
   }
 
   interface UsedByReply {
@@ -1450,7 +1476,7 @@ declare namespace Wire {
     last_text: string;
     live_chunks: number;
     live_tokens: number;
-    asleep_chunks: number;
+    pruned_chunks: number;
     generating: boolean;
   }
 
@@ -1466,13 +1492,13 @@ declare namespace Wire {
     inherits?: ("system_prompt" | "user_name" | "ai_name")[];
     reset?: ("temperature" | "top_p" | "top_k" | "min_p" | "repeat_penalty" | "seed" | "max_new_tokens" | "stop" |
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
-      "initial_brightness" | "brightness_cap" | "fading" | "fading_share" | "adds_up" | "decay" | "sink" |
-      "asking_sinks" | "pairs_asleep" | "keep_exchanges" | "keep_used" | "score_current_turn" | "resurrection_budget"
-      | "resurrection_brightness" | "pairs" | "user_weight" | "relevance_floor" | "mmr_lambda" | "memory_scope" |
-      "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" | "kv_mode" | "read_ahead"
-      | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds" | "answered_by" |
-      "may_leave" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" | "capture" |
-      "capture_megabytes")[];
+      "initial_brightness" | "brightness_cap" | "fade_per_token" | "fade_rate" | "aggregate" | "decay" | "sink" |
+      "question_penalty" | "prune_pairs" | "protect_recent_exchanges" | "protect_used" | "score_current_turn" |
+      "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "relevance_floor" |
+      "mmr_lambda" | "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" |
+      "recall_thoughts" | "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
+      "tools" | "tool_rounds" | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens"
+      | "document_seconds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowContext {
@@ -1485,9 +1511,9 @@ declare namespace Wire {
     budget: TokenBudget;
     brightness: BrightnessRange;
     turns: LiveTurnView[];
-    tail_gap: PrunedGap | null;
+    pruned_after: PrunedGap | null;
     generating: ReplyInProgress | null;
-    unstored: string | null;
+    reply_not_stored: string | null;
     stats: ContextStats;
   }
 
@@ -1495,11 +1521,11 @@ declare namespace Wire {
     name: string;
     known: boolean;
     model: string;
-    elsewhere: string;
-    rule: "all" | "window" | "not_private";
+    remote_host: string;
+    remote_scope: "all" | "window" | "not_private";
     private: boolean;
-    light: string;
-    malformed: number;
+    attention_source: string;
+    malformed_rows: number;
   }
 
   interface WindowTimeline {
@@ -1514,41 +1540,5 @@ declare namespace Wire {
 
   interface Windows {
     windows: Window[];
-  }
-
-  interface WokenChunk {
-    key: string;
-    start: string;
-    pinned: boolean;
-    tokens: number;
-    text_pieces: string[];
-    brightness: number[];
-    rank: number | null;
-    peak: number;
-    mean: number;
-    woken: Record<string, any> | null;
-    tool: boolean;
-    thought: boolean;
-    gap: PrunedGap | null;
-    thoughts: number;
-    part: ResurrectReason;
-    hit: string;
-    similarity: number;
-    cost: number;
-    words: string[];
-    parts: Record<string, number>;
-    window: string;
-    window_name: string;
-    speaker: string;
-    said: string;
-    slept: boolean;
-    document: boolean;
-  }
-
-  interface WokenEvent {
-    chunks: WokenChunk[];
-    cost: number;
-    room: number;
-    passed_over: number;
   }
 }

@@ -100,8 +100,8 @@ export function turnSentence(turn, now) {
   switch (turn.phase) {
     case "sending": return "Sending…";
     case "searching": return "Searching memory…";
-    case "waking": return `Waking ${counted(turn.woken, "chunk")}…`;
-    case "sleeping": return `Putting ${counted(turn.slept, "chunk")} to sleep…`;
+    case "waking": return `Waking ${counted(turn.resurrected, "chunk")}…`;
+    case "sleeping": return `Putting ${counted(turn.pruned, "chunk")} to sleep…`;
     case "reading": return readingSentence(turn, now);
     case "writing": {
       const seconds = (now - turn.since) / 1000;
@@ -141,21 +141,21 @@ export function ending(reason, { only_thought, nothing_added } = {}) {
 export function happening(event, detail, text = "") {
   switch (event) {
     case "said": return "Said";
-    case "slept": return slept(detail);
-    case "woke": return woke(detail, text);
+    case "pruned": return pruned(detail);
+    case "resurrected": return resurrected(detail, text);
     case "pinned": return "Pinned";
     case "unpinned": return "Unpinned";
     case "merged": return "The chunk after it joined"; // it is told of the one that stays
     case "cleaned": return "A time stamp at its beginning was removed";
     case "deleted": return "Deleted";
-    case "undeleted": return "Deletion undone";
+    case "restored": return "Deletion undone";
     case "reread": return "Read anew for another model";
     default: return event;
   }
 }
 
 /** @param {Record<string, any>} detail */
-function slept({ why, peak, brightness }) {
+function pruned({ why, peak, brightness }) {
   if (why === "by the user") return "Put to sleep by you";
   if (why === "turn over") return "Fell asleep when its turn was over";
   const bright = typeof peak === "number" ? ` at peak ${number(peak)}`
@@ -164,29 +164,29 @@ function slept({ why, peak, brightness }) {
 }
 
 /** @param {Record<string, any>} detail @param {string} text of the chunk */
-function woke(detail, text) {
+function resurrected(detail, text) {
   const cost = typeof detail.cost === "number" ? `, cost ${counted(detail.cost, "token")}` : "";
   const fits = isHit(detail) ? fit(detail.similarity, detail.parts) : "";
-  return [`Woken ${wokenBy(detail, text)}${cost}`, fits].filter(Boolean).join(". ");
+  return [`Woken ${resurrectedBy(detail, text)}${cost}`, fits].filter(Boolean).join(". ");
 }
 
-/** Woken for itself by what was said: not by hand, not along with another. @param {WhyWoken} woken */
-export function isHit(woken) {
-  return woken.by !== "user" && woken.by !== "memory" && (woken.part ?? "hit") === "hit";
+/** Woken for itself by what was said: not by hand, not along with another. @param {ResurrectionReason} reason */
+export function isHit(reason) {
+  return reason.by !== "user" && reason.by !== "memory" && (reason.part ?? "hit") === "hit";
 }
 
 /**
  * What woke a chunk. Only words that stand in it are named: the index compares stems, which are the same for "one" and
  * "on", and knows who said it and when; and what comes along with a hit has that hit's words.
- * @param {WhyWoken} woken @param {string} text of the chunk
+ * @param {ResurrectionReason} reason @param {string} text of the chunk
  */
-export function wokenBy(woken, text) {
-  if (woken.by === "user") return "by you";
-  if (woken.by === "memory") return "by a memory";
-  if (!isHit(woken)) return "with its pair";
-  const words = standing(woken.words ?? [], text);
+export function resurrectedBy(reason, text) {
+  if (reason.by === "user") return "by you";
+  if (reason.by === "memory") return "by a memory";
+  if (!isHit(reason)) return "with its pair";
+  const words = standing(reason.words ?? [], text);
   if (words.length) return `by “${words.slice(0, 4).join(", ")}”`;
-  const parts = Object.entries(woken.parts ?? {}).filter(([name]) => name in REASONS);
+  const parts = Object.entries(reason.parts ?? {}).filter(([name]) => name in REASONS);
   const [strongest] = parts.sort(([, a], [, b]) => b - a)[0] ?? ["meaning"];
   return `by ${REASONS[strongest]}`;
 }

@@ -322,7 +322,7 @@ def test_heads_of_a_server_that_only_shows_layers_are_calibrated_and_light_the_c
         assert found.pairs[0] == (1, 0)
         assert found.heads[0].weight > 0.9
         assert server.asked[-1]["attention_format"] == "per_layer"
-        assert "halo" not in server.asked[-1]
+        assert "remote_kv" not in server.asked[-1]
         count = len(server.asked)
         assert calibration.load_or_calibrate(engine, tmp_path, lambda *_: None) == found
         assert len(server.asked) == count  # once for each model

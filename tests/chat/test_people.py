@@ -7,6 +7,7 @@ import pytest
 
 from halo_weave.chat import events
 from halo_weave.errors import BadInput, NotYours, UnknownChunk, UnknownWindow
+from halo_weave.settings import PRESETS_KEY
 from halo_weave.store.records import ExportFilter
 from tests.chat.conftest import SMALL, of
 from tests.chat.test_turn import spoken_prompt
@@ -130,6 +131,14 @@ def test_what_nobody_decided_about_cannot_be_asked_of_the_store(weave, people):
     for name in ("clear", "backup", "outline", "drafts", "import_file", "people", "share", "search_terms"):
         with pytest.raises(NotYours):
             getattr(store, name)()
+
+
+def test_a_preset_of_version_0_2_sets_what_its_settings_are_called_now(weave):
+    stored = {"Old": {"settings": {"keep_used": False, "top_k": 3}, "words": {"ai_name": "Ada"}}}
+    weave._system.store.change_settings(PRESETS_KEY, stored, now=weave.now())
+    window = weave.windows.create("one").id
+    assert weave.presets.apply("Old", window).settings == {"protect_used": False, "top_k": 3}
+    assert weave.windows.settings(window).protect_used is False
 
 
 def test_settings_persona_presets_notes_and_memories_are_each_persons_own(weave, people):

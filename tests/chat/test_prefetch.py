@@ -29,7 +29,7 @@ def words(weave, text):
 def test_after_a_reply_only_the_words_of_the_next_message_and_the_prompt_for_its_answer_are_read(weave):
     computed = {}
     for how in ("off", "frames"):
-        apart = {**SMALL, "read_ahead": how, "memory_scope": "window"}
+        apart = {**SMALL, "prefetch": how, "memory_scope": "window"}
         window = weave.windows.create(how, settings=apart).id
         for text in ("Hello there.", "How are you?"):
             computed[how] = read(weave, window, text).computed
@@ -39,7 +39,7 @@ def test_after_a_reply_only_the_words_of_the_next_message_and_the_prompt_for_its
 
 
 def test_what_a_text_would_wake_up_is_live_in_the_model_before_it_is_sent(weave):
-    window = weave.windows.create("one", settings={**SMALL, "read_ahead": "compute"}).id
+    window = weave.windows.create("one", settings={**SMALL, "prefetch": "compute"}).id
     elsewhere = weave.windows.create("two", settings=SMALL).id
     read(weave, elsewhere, "The heron Gerda stands in the reeds.")
     read(weave, window, "Good morning.")
@@ -53,7 +53,7 @@ def test_what_a_text_would_wake_up_is_live_in_the_model_before_it_is_sent(weave)
 
 @pytest.mark.parametrize("how", ["frames", "load", "compute"])
 def test_words_are_read_while_they_are_typed_if_the_machine_may_compute(weave, how):
-    apart = {**SMALL, "read_ahead": how, "memory_scope": "window"}
+    apart = {**SMALL, "prefetch": how, "memory_scope": "window"}
     window = weave.windows.create("one", settings=apart).id
     read(weave, window, "Good morning.")
     typed, text = "Where does the heron", "Where does the heron stand today?"
@@ -111,7 +111,7 @@ def test_looking_at_what_would_wake_up_changes_nothing_in_the_memory(weave):
 def test_a_busy_machine_computes_frames_only_and_an_idle_one_what_wakes_up(weave, monkeypatch):
     asked = []
     monkeypatch.setattr(weave.engine, "read_ahead", lambda *_, most, **__: asked.append(most))
-    window = weave.windows.create("one", settings={**SMALL, "read_ahead": "compute"}).id
+    window = weave.windows.create("one", settings={**SMALL, "prefetch": "compute"}).id
     read(weave, window, "Hello.")  # nobody looks at the processors for a frame
     for resting in (90, 10):
         times = iter([(0, 0), (100, resting)])
@@ -136,7 +136,7 @@ def test_what_is_read_ahead_for_an_earlier_wish_does_not_make_the_machine_busy(m
 def test_nothing_is_read_ahead_if_it_is_off_or_the_engine_cannot(assembled, monkeypatch, how, abilities):
     weave, asked = assembled(ScriptedEngine(abilities=abilities)), []
     monkeypatch.setattr(weave.engine, "read_ahead", lambda *_, **__: asked.append(1))
-    window = weave.windows.create("one", settings={**SMALL, "read_ahead": how}).id
+    window = weave.windows.create("one", settings={**SMALL, "prefetch": how}).id
     read(weave, window, "Hello.")
     assert not asked
 
@@ -146,7 +146,7 @@ def test_where_several_people_write_their_names_are_read_ahead(weave, monkeypatc
     monkeypatch.setattr(weave.engine, "read_ahead", lambda window, prompt, **_: prompts.append(prompt))
     ann = weave.people.add("ann")[0].id
     weave.people.add("bob")
-    window = weave.of(ann).windows.create("one", settings={**SMALL, "read_ahead": "frames"}).id
+    window = weave.of(ann).windows.create("one", settings={**SMALL, "prefetch": "frames"}).id
     weave.of(ann).people.share(window, "bob", writes=True)
     list(weave.of(ann).turns.steps(window, "Good morning."))
     weave._ahead.settle()

@@ -91,14 +91,14 @@ def told_elsewhere(weave, **settings):
 )
 def test_only_what_may_leave_wakes_up_where_the_model_is_far_away(weave, far, rule, private, leaves):
     told_elsewhere(weave, private=private)
-    asks = window(weave, "asks", answered_by="far", may_leave=rule)
+    asks = window(weave, "asks", engine_name="far", remote_scope=rule)
     speak(weave, asks, "What is the code of the safe?")
     assert ("four zebras" in far.read[-1]) is leaves
 
 
 def test_on_this_machine_everything_may_be_read_unless_the_window_says_otherwise(weave):
     told_elsewhere(weave)
-    near, narrow = window(weave, "near"), window(weave, "narrow", may_leave="window")
+    near, narrow = window(weave, "near"), window(weave, "narrow", remote_scope="window")
     assert of(events.ChunksResurrected, speak(weave, near, "What is the code of the safe?"))
     assert not of(events.ChunksResurrected, speak(weave, narrow, "What is the code of the safe?"))
 
@@ -108,7 +108,7 @@ def test_what_was_live_and_may_not_leave_falls_asleep_before_anything_is_sent(we
     one = window(weave, "one")
     woken = of(events.ChunksResurrected, speak(weave, one, "What is the code of the safe?"))[0]
     weave.chunks.pin(one, woken.chunks[0].key)
-    weave.windows.change(one, settings={"answered_by": "far"})
+    weave.windows.change(one, settings={"engine_name": "far"})
     slept = of(events.ChunksPruned, speak(weave, one, "Say that again"))[0]
     assert {chunk.why for chunk in slept.chunks} == {PruneReason.PRIVATE}
     assert "The code of the safe is" not in far.read[-1]
@@ -119,7 +119,7 @@ def test_what_may_not_leave_is_not_even_counted_there(weave, far):
     told_elsewhere(weave)
     one = window(weave, "one")
     assert of(events.ChunksResurrected, speak(weave, one, "What is the code of the safe?"))
-    weave.windows.change(one, settings={"answered_by": "far"})
+    weave.windows.change(one, settings={"engine_name": "far"})
     speak(weave, one, "Say that again")
     weave.windows.context(one)
     assert "Say that again" in far.asked
@@ -146,12 +146,12 @@ def test_words_of_a_private_window_are_counted_here(tmp_path, far):
 
 
 def test_a_private_window_never_speaks_with_another_machine(weave, far):
-    one = window(weave, "diary", private=True, answered_by="far", may_leave="all")
+    one = window(weave, "diary", private=True, engine_name="far", remote_scope="all")
     with pytest.raises(BadInput, match=r"diary is private.*far\.example"):
         speak(weave, one, "Nobody may know.")
     assert not weave.engines.list()[0].open  # its server was not even asked for its model
     assert far.read == []
-    weave.windows.change(one, settings={"answered_by": ""})
+    weave.windows.change(one, settings={"engine_name": ""})
     assert of(events.TurnEnded, speak(weave, one, "Nobody may know."))
 
 

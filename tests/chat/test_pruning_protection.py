@@ -36,7 +36,7 @@ def live_keys(weave: Weave, window: str) -> list[ChunkKey]:
 @pytest.mark.parametrize("keep", [True, False])
 def test_what_woke_up_and_was_used_stays_for_one_more_turn(assembled: Assembled, keep: bool) -> None:
     weave = assembled(ScriptedEngine(answer=lambda _: "Well.", look=at_the_fact))
-    settings = {**SMALL, "strategy": "surprise", "max_context_tokens": 200, "keep_used": keep}
+    settings = {**SMALL, "strategy": "surprise", "max_context_tokens": 200, "protect_used": keep}
     window = weave.windows.create("one", settings=settings).id
     list(weave.turns.steps(window, FACT))
     fact = ChunkKey(1, 0, Role.USER)
@@ -57,7 +57,7 @@ def test_the_last_exchanges_stay(assembled: Assembled) -> None:
     window = weave.windows.create("one", settings={**SMALL, "max_context_tokens": 60}).id
     chatter(weave, window, 6)
     assert {key.turn_id for key in live_keys(weave, window)} <= {9, 10, 11, 12}
-    weave.windows.change(window, settings={"keep_exchanges": 3})
+    weave.windows.change(window, settings={"protect_recent_exchanges": 3})
     chatter(weave, window, 2)
     assert {11, 12, 13, 14, 15, 16} <= {key.turn_id for key in live_keys(weave, window)}
 

@@ -62,7 +62,7 @@ def test_the_turn_wakes_what_the_preview_and_the_search_foretell(weave, elsewher
 def test_an_answer_from_another_window_has_its_date_and_origin(weave):
     weave.engine.replies = ["A greyhound needs a soft bed, short walks in winter and a fenced garden."]
     said_in(weave, "Dogs", texts=["What does a greyhound need?"])
-    other = weave.windows.create("Other", settings={**SMALL, "timestamps": True, "pairs": "off"}).id
+    other = weave.windows.create("Other", settings={**SMALL, "timestamps": True, "resurrect_pairs": "off"}).id
     chunks = [
         one
         for event in of(events.ChunksResurrected, list(weave.turns.steps(other, QUESTION)))

@@ -25,7 +25,7 @@ def told(weave: Weave, **settings) -> tuple[str, list[ChunkKey]]:
     """Facts that sleep, among answers that have nothing to do with them."""
     assert isinstance(weave.engine, ScriptedEngine)
     weave.engine.replies = ["I see."] * 3
-    window = weave.windows.create("one", settings={**SMALL, "pairs": "off", **settings}).id
+    window = weave.windows.create("one", settings={**SMALL, "resurrect_pairs": "off", **settings}).id
     keys = []
     for fact in FACTS:
         list(weave.turns.steps(window, fact))

@@ -25,7 +25,7 @@ CALL = (
     '<tool_call>\n{"name": "save_memory", "arguments": {"path": "Cat", "content": "Mooncake"}}\n</tool_call>'
 )
 COMMAND = 'save_memory(path="Cat", content="Mooncake")'
-SETTINGS = {"tools": "native", "may_leave": "all", "max_new_tokens": 200, "timestamps": False}
+SETTINGS = {"tools": "native", "remote_scope": "all", "max_new_tokens": 200, "timestamps": False}
 
 
 @pytest.fixture

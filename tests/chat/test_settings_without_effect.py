@@ -57,9 +57,9 @@ def test_the_default_strategy_says_what_it_ignores():
         "score_current_turn",
         "decay",
         "sink",
-        "fading",
-        "fading_share",
-        "adds_up",
+        "fade_per_token",
+        "fade_rate",
+        "aggregate",
     }
     assert no_effect("decay")[default] == "only magnitude_voting uses it."
     assert not told["temperature"]

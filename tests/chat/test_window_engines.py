@@ -77,7 +77,7 @@ def speak(weave, window, text):
 
 
 def test_a_window_speaks_with_its_engine_and_the_others_with_theirs(weave, far):
-    here, there = window(weave, "here"), window(weave, "there", answered_by="far")
+    here, there = window(weave, "here"), window(weave, "there", engine_name="far")
     far.replies = ["From afar."]
     assert spoken(speak(weave, there, "Hello over there")) == "From afar."
     assert "Hello here" in spoken(speak(weave, here, "Hello here"))
@@ -88,26 +88,26 @@ def test_a_window_speaks_with_its_engine_and_the_others_with_theirs(weave, far):
 def test_a_window_changes_its_engine_and_goes_on(weave, far):
     one = window(weave, "one")
     speak(weave, one, "My parrot is called Kiwi.")
-    weave.windows.change(one, settings={"answered_by": "far"})
+    weave.windows.change(one, settings={"engine_name": "far"})
     speak(weave, one, "What about parrots?")
     assert "My parrot is called Kiwi." in far.read[-1]
-    weave.windows.change(one, settings={"answered_by": ""})
+    weave.windows.change(one, settings={"engine_name": ""})
     turn = speak(weave, one, "And now?")
     assert len(far.read) == 1
     assert of(events.TurnEnded, turn)
 
 
 def test_an_engine_that_is_not_known_or_not_there_is_told_and_the_window_can_be_looked_at(weave, far):
-    one = window(weave, "one", answered_by="nobody")
+    one = window(weave, "one", engine_name="nobody")
     with pytest.raises(BadSetting, match="no engine named 'nobody'"):
         speak(weave, one, "Hello")
     weave.engines.add(NamedEngine("down", "kobold", "http://10.0.0.9:1"))
-    weave.windows.change(one, settings={"answered_by": "down"})
+    weave.windows.change(one, settings={"engine_name": "down"})
     with pytest.raises(EngineError, match="cannot be reached"):
         speak(weave, one, "Hello")
     assert weave.windows.context(one).turns == ()
     assert weave.engines.where(one).elsewhere == "10.0.0.9"
-    weave.windows.change(one, settings={"answered_by": ""})
+    weave.windows.change(one, settings={"engine_name": ""})
     assert of(events.TurnEnded, speak(weave, one, "Hello"))
 
 
@@ -143,7 +143,7 @@ def shelved(folder, *engines):
 def test_a_chosen_engine_speaks_before_it_is_calibrated_and_is_lit_afterwards(tmp_path, far):
     with shelved(tmp_path, far) as (weave, shelf):
         shelf.opens["faraway"].set()
-        one = window(weave, "one", answered_by="faraway")
+        one = window(weave, "one", engine_name="faraway")
         hub = weave.turns.hub(one)
         before = hub.place(hub.last)
         assert of(events.TurnEnded, speak(weave, one, "Hello"))
@@ -164,7 +164,7 @@ def test_a_chosen_engine_speaks_before_it_is_calibrated_and_is_lit_afterwards(tm
 def test_an_engine_that_was_let_go_of_is_not_calibrated_any_more(tmp_path, far):
     with shelved(tmp_path, far) as (weave, shelf):
         shelf.opens["faraway"].set()
-        one = window(weave, "one", answered_by="faraway")
+        one = window(weave, "one", engine_name="faraway")
         speak(weave, one, "Hello")
         weave._system.close_engine("faraway")
         shelf.calibrates.set()
@@ -176,7 +176,7 @@ def test_an_engine_that_takes_long_to_open_holds_up_no_other(tmp_path):
     slow, quick = Faraway(), Faraway()
     slow._info, quick._info = (replace(slow._info, name=name) for name in ("slow", "quick"))
     with shelved(tmp_path, slow, quick) as (weave, shelf):
-        waits, goes = window(weave, "waits", answered_by="slow"), window(weave, "goes", answered_by="quick")
+        waits, goes = window(weave, "waits", engine_name="slow"), window(weave, "goes", engine_name="quick")
         later = weave.turns.say(waits, "Hello")
         assert shelf.entered.wait(60)
         shelf.opens["quick"].set()
@@ -187,7 +187,7 @@ def test_an_engine_that_takes_long_to_open_holds_up_no_other(tmp_path):
 
 
 def test_the_page_is_told_where_words_go_and_which_eyes_are_in_use(weave, far):
-    one = window(weave, "one", answered_by="far")
+    one = window(weave, "one", engine_name="far")
     before = weave.engines.where(one)
     assert (before.elsewhere, before.rule, before.model) == ("far.example", "window", "")
     speak(weave, one, "Hello")

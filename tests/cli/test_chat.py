@@ -97,8 +97,8 @@ def test_a_chunk_is_pinned_put_to_sleep_found_and_woken(talk, weave):
     assert "1.0.user is awake and pinned" in talk("/wake 1.0.user")
     why = talk("/why 1.0.user")
     assert "Remember the lighthouse." in why
-    assert "slept" in why
-    assert "woke" in why
+    assert "pruned" in why
+    assert "resurrected" in why
     assert "pinned" in why
 
 

@@ -69,7 +69,7 @@ def test_a_conversation_is_captured_replayed_and_compared_with_plots(
     assert len(list(capture.glob("turn-*.npz"))) == 8
     slept = json.loads(run("replay", capture, "--strategy", "first_in_first_out", "--budget", 300, "--json"))
     assert slept["turns"] == 8
-    keys = [one["key"] for one in slept["slept"]]
+    keys = [one["key"] for one in slept["pruned"]]
     assert keys[:2] == ["1.0.user", "2.0.assistant"]  # the oldest first
     shown = run("replay", capture, "--strategy", "first_in_first_out", "--budget", 300)
     assert "violin" in shown
@@ -77,7 +77,7 @@ def test_a_conversation_is_captured_replayed_and_compared_with_plots(
         run("compare", capture, "--strategies", "first_in_first_out,surprise", "--budget", 300,
             "--plots", tmp_path / "plots", "--json")
     )[str(capture)]  # fmt: skip
-    assert found["strategies"]["first_in_first_out"]["asleep"] == len(keys)
+    assert found["strategies"]["first_in_first_out"]["pruned"] == len(keys)
     assert 0 < found["agreement"]["first_in_first_out, surprise"] <= 1
     names = {"brightness", "asleep", "survival", "looks"}
     assert {Path(one).name for one in found["plots"]} == {f"{a}.{b}" for a in names for b in ("png", "svg")}
@@ -112,7 +112,7 @@ def test_a_captured_window_is_found_by_its_name(tmp_path: Path) -> None:
     talked = Talked(tmp_path, {"strategy": "use_and_surprise"})
     talked.weave.close()
     told = json.loads(run("replay", "one", "--data", tmp_path, "--json"))
-    assert [one["key"] for one in told["slept"]] == [str(key) for turn in talked.slept for key, _ in turn]
+    assert [one["key"] for one in told["pruned"]] == [str(key) for turn in talked.slept for key, _ in turn]
 
 
 @pytest.mark.parametrize("by", ["the program", "the command"])

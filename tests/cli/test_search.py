@@ -85,10 +85,10 @@ def test_a_budget_shows_what_would_wake_up_with_pairs(memory):
 def test_a_budget_heeds_the_stored_settings_and_what_is_near_enough(memory):
     asked = ("Who plays the violin?", "--budget", "20", "--embedder", "off")
     with SqliteStore(memory_file(memory)) as store:
-        store.change_settings(SHARED_KEY, {"pairs": "with"}, now=NOW)
+        store.change_settings(SHARED_KEY, {"resurrect_pairs": "with"}, now=NOW)
     both = found(memory, *asked)["hits"]
     with SqliteStore(memory_file(memory)) as store:
-        store.change_settings(SHARED_KEY, {"pairs": "off"}, now=NOW)
+        store.change_settings(SHARED_KEY, {"resurrect_pairs": "off"}, now=NOW)
     alone = found(memory, *asked)["hits"]
     assert both[0]["key"] == alone[0]["key"]
     assert "answer" in {hit["part"] for hit in both}

@@ -82,7 +82,7 @@ def test_windows_are_put_in_order(window, data, monkeypatch):
 
 def test_windows_are_listed(window):
     (found,) = json.loads(run("windows", "--json"))["windows"]
-    assert (found["id"], found["name"], found["live_chunks"], found["asleep_chunks"]) == (
+    assert (found["id"], found["name"], found["live_chunks"], found["pruned_chunks"]) == (
         window,
         "Harbour talk",
         3,

@@ -85,7 +85,7 @@ def test_what_is_saved_is_kept_with_the_talk_that_explains_it_and_brings_it_back
     halo("memory", "inject", "Keys/Lighthouse", "--window", "Land")
     assert "no window" in str(halo.failure)
     woken = json.loads(halo("memory", "inject", "Keys/Lighthouse", "--window", "Sea", "--json").strip())
-    assert str(key) in woken["keys"]
+    assert str(key) in woken["resurrected"]
     with SqliteStore(halo.folder / "memory.sqlite") as store:
         assert key in [one.key for one in store.live(window.id)]
 

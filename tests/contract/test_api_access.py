@@ -63,7 +63,7 @@ def house(kind, folder) -> Iterator[House]:
 
 def test_one_person_cannot_make_a_lent_model_forget_what_it_read_for_another(house):
     with house.client("ann") as ann, house.client("bob") as bob:
-        ids = ann.post("/api/extra/lending/tokens", json={"text": "one two three " * 20}).json()["ids"]
+        ids = ann.post("/api/remote-kv/tokens", json={"text": "one two three " * 20}).json()["ids"]
         halo = {
             "window": "w",
             "tokenizer": "scripted",
@@ -72,7 +72,7 @@ def test_one_person_cannot_make_a_lent_model_forget_what_it_read_for_another(hou
         }
 
         def reused(client: httpx.Client) -> int:
-            asked = {"input_ids": ids, "max_length": 2, "halo": halo}
+            asked = {"input_ids": ids, "max_length": 2, "remote_kv": halo}
             answer = client.post("/api/extra/generate/stream", json=asked)
             told = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
             return next(one["reused"] for one in told if one["type"] == "read")
@@ -81,10 +81,10 @@ def test_one_person_cannot_make_a_lent_model_forget_what_it_read_for_another(hou
         assert reused(bob) == 0  # under the same name, not the same window
         for forgotten in ({"window": "w"}, {"spans": [[0, len(ids)]]}):
             assert reused(bob) > 0
-            bob.post("/api/extra/lending/forget", json=forgotten).raise_for_status()
+            bob.post("/api/remote-kv/forget", json=forgotten).raise_for_status()
             assert reused(bob) == 0
             assert reused(ann) > 0
-        assert bob.post("/api/extra/lending/forget", json={"window": "w/"}).status_code == 422
+        assert bob.post("/api/remote-kv/forget", json={"window": "w/"}).status_code == 422
         assert reused(bob) > 0
 
 
@@ -100,7 +100,7 @@ def furnish(house: House) -> None:
         turns = ann.get(f"/api/windows/{window}/turns").json()["turns"]
         turn = turns[0]["turn_id"]
         branch = ann.post(
-            f"/api/windows/{window}/branch", json={"turn": turns[1]["turn_id"], "name": f"{SECRET} branch"}
+            f"/api/windows/{window}/branch", json={"turn_id": turns[1]["turn_id"], "name": f"{SECRET} branch"}
         )
         say(ann, branch.json()["id"], f"A {SECRET} branch of the talk.")
         key = turns[0]["chunks"][0]["key"]
@@ -108,7 +108,7 @@ def furnish(house: House) -> None:
         ann.delete(f"/api/windows/{window}/chunks/{gone}").raise_for_status()
         ann.put("/api/memory/entry", json={"path": f"Places/{HOARD}", "content": SECRET}).raise_for_status()
         ann.put("/api/notes", json={"content": {"hidden": SECRET}}).raise_for_status()
-        ann.put("/api/presets", json={"name": HOARD, "settings": {}, "words": {"user_name": SECRET}})
+        ann.put("/api/presets", json={"name": HOARD, "settings": {}, "persona": {"user_name": SECRET}})
         ann.patch("/api/persona", json={"ai_name": SECRET}).raise_for_status()
         ann.patch("/api/settings", json={"stop": SECRET}).raise_for_status()
         chat = {"model": "any", "messages": [{"role": "user", "content": f"A {SECRET} chat."}]}
@@ -185,7 +185,7 @@ def names_for(window: str, turn: str, key: str) -> dict[str, Any]:
     return {
         **dict.fromkeys(("window_id", "window"), window),
         **dict.fromkeys(("turn", "turn_id", "around", "after", "first_turn", "last_turn"), turn),
-        **dict.fromkeys(("key", "without", "also"), key),
+        **dict.fromkeys(("key", "exclude", "include"), key),
         **dict.fromkeys(("q", "text", "question", "prompt", "content"), QUESTION),
         "path": f"Places/{HOARD}",
         "name": HOARD,
@@ -194,7 +194,7 @@ def names_for(window: str, turn: str, key: str) -> dict[str, Any]:
         "genkey": "K",
         "first": "0",
         "stop": "9000",
-        "wish": {"also": [key], "room": True},
+        "recall": {"include": [key], "make_room": True},
     }
 
 

@@ -46,14 +46,14 @@ def test_without_its_database_a_server_answers_503_with_a_sentence_until_it_is_b
         for answer in (
             client.get("/api/windows"),
             client.post("/api/windows", json={"name": "another"}),
-            client.post(f"/api/windows/{window}/say", json={"text": "hello"}),
+            client.post(f"/api/windows/{window}/messages", json={"text": "hello"}),
         ):
             assert answer.status_code == 503
             assert answer.json()["error"]["code"] == "store_unreachable"
-            assert "Check that the database runs" in answer.json()["error"]["sentence"]
+            assert "Check that the database runs" in answer.json()["error"]["message"]
         server.start()
         assert until(lambda: client.get("/readyz").status_code == 200)
-        assert client.post(f"/api/windows/{window}/say", json={"text": "hello"}).status_code == 202
+        assert client.post(f"/api/windows/{window}/messages", json={"text": "hello"}).status_code == 202
 
 
 def test_a_reply_that_is_written_meanwhile_is_stored_when_the_database_is_back(weave, server, away):
@@ -139,8 +139,8 @@ def test_a_page_on_another_server_sees_a_reply_grow_and_keeps_what_it_saw_when_i
 
             watching = threading.Thread(target=watch)
             watching.start()
-            asked = httpx.post(f"{writer.address}/api/windows/{window}/say", json={"text": "A story?"})
-            reply = asked.json()["reply_turn"]
+            asked = httpx.post(f"{writer.address}/api/windows/{window}/messages", json={"text": "A story?"})
+            reply = asked.json()["reply_turn_id"]
 
             def seen() -> list[str]:
                 context = httpx.get(f"{reader.address}/api/windows/{window}/context", timeout=60).json()
@@ -155,10 +155,10 @@ def test_a_page_on_another_server_sees_a_reply_grow_and_keeps_what_it_saw_when_i
             assert names[-1] == "failed"
             turns = http.get(f"/api/windows/{window}/turns").json()["turns"]
             (cut,) = (turn for turn in turns if turn["turn_id"] == reply)
-            assert cut["cut"]
+            assert cut["interrupted"]
             kept = "".join(piece for chunk in cut["chunks"] for piece in chunk["text_pieces"])
             assert kept.startswith("".join(shown))
-            again = http.post(f"/api/windows/{window}/say", json={"text": "Go on."})
+            again = http.post(f"/api/windows/{window}/messages", json={"text": "Go on."})
             assert again.status_code == 202
     finally:
         writers.close()

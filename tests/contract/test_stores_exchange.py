@@ -9,6 +9,7 @@ import pytest
 
 from halo_weave.core.tokens import Chunk, Role, Tokens
 from halo_weave.core.working_set import LiveChunk
+from halo_weave.settings import SHARED_KEY, Settings
 from halo_weave.store import importing
 from halo_weave.store.records import ExportFilter
 from tests.store.material import NOW, TOKENIZER, exported, live_keys, sleep, user
@@ -46,6 +47,24 @@ def test_importing_twice_changes_nothing(rich, memory, load):
     assert again.known_turns == rich.stats().turns
     assert exported(copy, vectors=True) == before
     assert copy.sequence() == sequence
+
+
+def test_settings_of_an_export_of_version_0_2_come_in_under_their_current_names(rich, memory, load):
+    found = json.loads(exported(rich))
+    found["windows"][0]["settings"] = {"fading": 3.0, "may_leave": "window", "top_k": 7}
+    found["settings"] = [
+        {**found["settings"][0], "key": "windows", "value": {"keep_exchanges": 2, "top_k": 5}}
+    ]
+    copy = memory("copy")
+    load(copy, json.dumps(found))
+    window = copy.window(found["windows"][0]["id"])
+    assert window.settings == {"fade_per_token": 3.0, "remote_scope": "window", "top_k": 7}
+    changed = copy.change_window(window.id, now=NOW, settings={"fade_per_token": 4.0}, reset=["remote_scope"])
+    assert changed.settings == {"fade_per_token": 4.0, "top_k": 7}
+    assert copy.window(window.id).settings == changed.settings
+    assert Settings().restored(copy.settings()[SHARED_KEY]).protect_recent_exchanges == 2
+    copy.change_settings(SHARED_KEY, {}, ["protect_recent_exchanges"], now=NOW)
+    assert copy.settings()[SHARED_KEY] == {"top_k": 5}
 
 
 def test_importing_into_the_memory_it_came_from_changes_nothing(rich, load):

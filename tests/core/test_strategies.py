@@ -27,12 +27,12 @@ def test_strategies_are_found_by_the_names_of_their_files():
 
 def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
     assert list(settings_of(STRATEGIES)) == [
-        "fading",
-        "fading_share",
-        "adds_up",
+        "fade_per_token",
+        "fade_rate",
+        "aggregate",
         "decay",
         "sink",
-        "asking_sinks",
+        "question_penalty",
     ]
     first = list(FIELDS).index("max_context_tokens")
     assert list(FIELDS)[first : first + 17] == [
@@ -43,15 +43,15 @@ def test_the_settings_of_a_strategy_stand_beside_it_and_are_known_to_all():
         "strategy",
         "initial_brightness",
         "brightness_cap",
-        "fading",
-        "fading_share",
-        "adds_up",
+        "fade_per_token",
+        "fade_rate",
+        "aggregate",
         "decay",
         "sink",
-        "asking_sinks",
-        "pairs_asleep",
-        "keep_exchanges",
-        "keep_used",
+        "question_penalty",
+        "prune_pairs",
+        "protect_recent_exchanges",
+        "protect_used",
         "score_current_turn",
     ]
 
@@ -216,8 +216,8 @@ def test_the_prototypes_strategies_keep_what_is_looked_at(name):
 def test_cumulative_fades_by_a_number_or_by_a_share():
     dim, bright = 100.0, 9_000.0
     for strategy, lost in (
-        (STRATEGIES["cumulative"](fading=20.0), (20.0, 20.0)),
-        (STRATEGIES["cumulative"](fading=0.0, fading_share=0.01), (1.0, 90.0)),
+        (STRATEGIES["cumulative"](fade_per_token=20.0), (20.0, 20.0)),
+        (STRATEGIES["cumulative"](fade_per_token=0.0, fade_rate=0.01), (1.0, 90.0)),
     ):
         window = WorkingSet(
             [live(chunk(1, 0, Role.USER, 10, 5), dim), live(chunk(3, 0, Role.USER, 30, 5), bright)],
@@ -225,7 +225,7 @@ def test_cumulative_fades_by_a_number_or_by_a_share():
         )
         window.update(looking_at(window, 9))  # nearer than what earns
         assert (dim - window.brightness[0], bright - window.brightness[5]) == pytest.approx(lost)
-    assert STRATEGIES["cumulative"](adds_up="max").capture.combine == "max"
+    assert STRATEGIES["cumulative"](aggregate="max").capture.combine == "max"
 
 
 def test_halves_of_a_pair_go_apart_or_together_and_with_magnitude_voting_by_the_dimmer_one():

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from halo_weave.engines.engine_list import EngineList, NamedEngine
+from halo_weave.engines.engine_list import EngineList, NamedEngine, configured_engines
 from halo_weave.errors import BadSetting
 
 
@@ -21,6 +21,14 @@ def test_engines_are_kept_for_the_next_start_in_a_file_that_only_the_user_can_re
     assert EngineList(tmp_path).get("cellar").key == ""  # it belongs to the other address
     again.remove("cellar")
     assert list(EngineList(tmp_path)) == []
+
+
+def test_engines_of_version_0_2_keep_their_shadow_model(tmp_path):
+    about = {"kind": "openai", "url": "http://cellar:4256", "reader": "smollm2-135m"}
+    (tmp_path / "engines.json").write_text(json.dumps([{**about, "name": "cellar", "key": "s3cret"}]))
+    listed = EngineList(tmp_path)
+    assert (listed.get("cellar").shadow_model, listed.notice) == ("smollm2-135m", "")
+    assert configured_engines({"engines": {"cellar": about}})["cellar"].shadow_model == "smollm2-135m"
 
 
 GOOD = {"name": "cellar", "kind": "kobold", "url": "http://cellar:4256", "key": "s3cret"}

@@ -29,7 +29,7 @@ def server():
 
 
 def spoken_to(server, reader):
-    return closing(OpenAiEngine(server.url, KEY, reader=reader))
+    return closing(OpenAiEngine(server.url, KEY, shadow_model=reader))
 
 
 def test_the_reader_sees_what_it_would_see_if_it_spoke_itself(server):

@@ -34,7 +34,7 @@ TALK = [
 ]
 QUESTION, ANSWER = "What is the code of the shed?", "The code of the shed is"
 SETTINGS = Settings().changed(
-    {"resurrection_budget": 0, "tool_rounds": 0, "read_ahead": "off", "temperature": 0.0}
+    {"resurrection_budget": 0, "tool_rounds": 0, "prefetch": "off", "temperature": 0.0}
 )
 NOW = datetime(2026, 5, 4, tzinfo=UTC)
 Surprisal = npt.NDArray[np.float32]

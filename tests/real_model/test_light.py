@@ -59,9 +59,9 @@ def test_the_words_of_an_answer_come_from_the_fact_that_slept_and_woke(
     store = SqliteStore(tmp_path / "memory.sqlite")
     now = datetime(2026, 5, 4, tzinfo=UTC)
     weave = Weave(engine, store, MemorySearch(store, None), calibration=calibration, now=lambda: now)
-    settings = {"temperature": 0.0, "max_new_tokens": 24, "max_context_tokens": 150, "keep_used": False}
+    settings = {"temperature": 0.0, "max_new_tokens": 24, "max_context_tokens": 150, "protect_used": False}
     # What is read ahead depends on the time there is for it, and this model's answers on the last digits of sums.
-    settings["read_ahead"] = "off"
+    settings["prefetch"] = "off"
     window = weave.windows.create("one", settings=settings).id
     short = {"max_new_tokens": 2}  # the fact stands nowhere but in the user's own words
     keys = {}

@@ -22,7 +22,7 @@ class Told:
 
     @property
     def brightness(self) -> np.ndarray:
-        return np.frombuffer(base64.b64decode(self.data["data"]), "<f4")
+        return np.frombuffer(base64.b64decode(self.data["brightness"]), "<f4")
 
 
 def events_in(lines: Iterator[str]) -> Iterator[Told]:
@@ -59,7 +59,7 @@ def until_done(events: Iterator[Told]) -> list[Told]:
 
 def say(client: httpx.Client, window: str, text: str, **more: Any) -> list[Told]:
     """A whole turn, from its first event to its last."""
-    answer = client.post(f"/api/windows/{window}/say", json={"text": text, **more})
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": text, **more})
     assert answer.status_code == 202, answer.text
     with following(client, window, answer.json()["last_event"]) as events:
         return until_done(events)
@@ -86,4 +86,4 @@ def refused(answer: httpx.Response, status: int, code: str) -> str:
     """The sentence of a refusal, which must have this status and code."""
     assert answer.status_code == status, answer.text
     assert answer.json()["error"]["code"] == code
-    return answer.json()["error"]["sentence"]
+    return answer.json()["error"]["message"]

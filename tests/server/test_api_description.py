@@ -66,7 +66,7 @@ def told(client, description):
 
 def turn(client, told, window, text):
     """A turn's events, each held to its description."""
-    answer = client.post(f"/api/windows/{window}/say", json={"text": text})
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": text})
     with client.stream("GET", answer.json()["stream"]) as response:
         return told.check(response.iter_lines())
 
@@ -102,20 +102,24 @@ def test_a_turn_that_wakes_uses_a_tool_and_puts_to_sleep_is_as_described(client,
     names = [name for name, _ in seen]
     usual = {
         "searching",
-        "woken",
-        "asleep",
-        "heard",
-        "to_read",
-        "reading",
+        "resurrected",
+        "pruned",
+        "message_stored",
+        "prefill_planned",
+        "prefill",
         "token",
-        "brightened",
-        "spoken",
+        "brightness",
+        "reply_stored",
         "done",
     }
     assert usual | {"tool_called", "tool_answered"} == set(names)
-    assert all(data["chunks"] for name, data in seen if name in {"woken", "asleep", "heard", "spoken"})
-    for data in (data for name, data in seen if name == "spoken"):
-        use = data["use"]
+    assert all(
+        data["chunks"]
+        for name, data in seen
+        if name in {"resurrected", "pruned", "message_stored", "reply_stored"}
+    )
+    for data in (data for name, data in seen if name == "reply_stored"):
+        use = data["attribution"]
         assert sum(one["share"] for one in use["chunks"]) + use["nothing"] == pytest.approx(1.0)
         assert len(use["tokens"]) == sum(one["tokens"] for one in data["chunks"])
     assert any(data["tool"] for name, data in seen if name == "token")
@@ -123,9 +127,9 @@ def test_a_turn_that_wakes_uses_a_tool_and_puts_to_sleep_is_as_described(client,
 
 def test_a_turn_that_is_stopped_is_as_described(client, told, middle):
     window = new_window(client)
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "word " * 100}).json()
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "word " * 100}).json()
     middle.reach()
-    client.post(f"/api/windows/{window}/abort")
+    client.post(f"/api/windows/{window}/stop")
     middle.go_on()
     with client.stream("GET", answer["stream"]) as response:
         assert told.check(response.iter_lines())[-1][1]["reason"] == "abort"
@@ -184,7 +188,7 @@ def test_a_setting_may_be_null_where_the_description_says_so(client, description
         assert answer.json()["values"][name] is None
         client.patch("/api/settings", json={name: before})
     else:
-        assert answer.json()["error"]["sentence"] == f"{name}: this cannot be empty."
+        assert answer.json()["error"]["message"] == f"{name}: this cannot be empty."
 
 
 def test_to_leave_a_setting_out_is_not_described_as_null(description):

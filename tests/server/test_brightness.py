@@ -8,7 +8,7 @@ def test_ranks_stand_in_the_context_and_the_raw_numbers_in_why(client, window):
         say(client, window, f"Number {i} is about herons and boats.")
     chunks = chunks_of(get_context(client, window))
     assert {0, 100} <= {one["rank"] for one in chunks}
-    why = client.get(f"/api/windows/{window}/chunks/{chunks[0]['key']}/why").json()
+    why = client.get(f"/api/windows/{window}/chunks/{chunks[0]['key']}/explanation").json()
     assert why["rank"] == chunks[0]["rank"]
     assert why["peak"] == chunks[0]["peak"]
     assert set(why["parts"]) == {"surprisal", "use"}
@@ -33,7 +33,7 @@ def test_a_sleep_by_hand_is_taken_back_without_a_pin(client, window):
     say(client, window, "First thing.")
     first = chunks_of(get_context(client, window))[0]
     base = f"/api/windows/{window}/chunks/{first['key']}"
-    client.post(f"{base}/sleep")
-    again = client.post(f"{base}/wake_again").json()
+    client.post(f"{base}/prune")
+    again = client.post(f"{base}/undo-prune").json()
     assert (again["key"], again["live"], again["pinned"]) == (first["key"], True, False)
     assert chunks_of(get_context(client, window))[0]["brightness"] == first["brightness"]

@@ -11,7 +11,7 @@ def test_a_chunk_is_pinned_and_unpinned(client, window):
     say(client, window, "Keep me.")
     key = chunks_of(get_context(client, window))[0]["key"]
     base = f"/api/windows/{window}/chunks/{key}"
-    moved = {"woken": [], "asleep": []}
+    moved = {"resurrected": [], "pruned": []}
     assert client.post(f"{base}/pin").json() == {"key": key, "live": True, "pinned": True, **moved}
     assert chunks_of(get_context(client, window))[0]["pinned"]
     assert (
@@ -25,21 +25,21 @@ def test_a_chunk_sleeps_in_the_graveyard_and_the_gap_and_wakes_up_pinned(client,
     say(client, window, "Second thing.")
     first, second = chunks_of(get_context(client, window))[:2]
     base = f"/api/windows/{window}/chunks/{first['key']}"
-    assert client.post(f"{base}/sleep").json()["live"] is False
+    assert client.post(f"{base}/prune").json()["live"] is False
     context = get_context(client, window)
-    assert chunks_of(context)[0]["gap"] == {"chunks": 1, "tokens": first["tokens"]}
-    assert context["stats"]["asleep_chunks"] == 1
+    assert chunks_of(context)[0]["pruned_before"] == {"chunks": 1, "tokens": first["tokens"]}
+    assert context["stats"]["pruned_chunks"] == 1
     page = client.get(f"/api/windows/{window}/graveyard").json()
     assert page["total"] == 1
     assert (page["items"][0]["key"], page["items"][0]["text"]) == (first["key"], "First thing.")
-    gap = client.get(f"/api/windows/{window}/gap", params={"before": second["start"]}).json()["items"]
+    gap = client.get(f"/api/windows/{window}/pruned", params={"to": second["start"]}).json()["items"]
     assert [one["key"] for one in gap] == [first["key"]]
-    assert client.get(f"/api/windows/{window}/gap", params={"after": second["start"]}).json()["items"] == []
-    woken = {"key": first["key"], "live": True, "pinned": True, "woken": [first["key"]], "asleep": []}
-    assert client.post(f"{base}/wake").json() == woken
+    assert client.get(f"/api/windows/{window}/pruned", params={"from": second["start"]}).json()["items"] == []
+    woken = {"key": first["key"], "live": True, "pinned": True, "resurrected": [first["key"]], "pruned": []}
+    assert client.post(f"{base}/resurrect").json() == woken
     back = chunks_of(get_context(client, window))[0]
     assert (back["key"], back["start"], back["pinned"]) == (first["key"], first["start"], True)
-    refused(client.post(f"{base}/wake"), 422, "bad_input")
+    refused(client.post(f"{base}/resurrect"), 422, "bad_input")
 
 
 def test_a_gap_is_paged_and_tells_how_much_sleeps_in_it(client, window):
@@ -48,12 +48,12 @@ def test_a_gap_is_paged_and_tells_how_much_sleeps_in_it(client, window):
     chunks = chunks_of(get_context(client, window))
     asleep, last = chunks[:5], chunks[5]
     for chunk in asleep:
-        assert client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep").status_code == 200
-    base, keys = f"/api/windows/{window}/gap", [chunk["key"] for chunk in asleep]
-    whole = client.get(base, params={"before": last["start"]}).json()
+        assert client.post(f"/api/windows/{window}/chunks/{chunk['key']}/prune").status_code == 200
+    base, keys = f"/api/windows/{window}/pruned", [chunk["key"] for chunk in asleep]
+    whole = client.get(base, params={"to": last["start"]}).json()
     assert (whole["total"], whole["tokens"]) == (5, sum(chunk["tokens"] for chunk in asleep))
     assert [one["key"] for one in whole["items"]] == keys
-    asked = {"after": asleep[1]["start"], "before": asleep[4]["start"], "offset": 1, "limit": 1}
+    asked = {"from": asleep[1]["start"], "to": asleep[4]["start"], "offset": 1, "limit": 1}
     page = client.get(base, params=asked).json()
     assert (page["total"], page["tokens"]) == (3, sum(chunk["tokens"] for chunk in asleep[1:4]))
     assert [one["key"] for one in page["items"]] == [keys[2]]
@@ -67,7 +67,7 @@ def test_the_graveyard_is_paged_sorted_and_filtered(client, window):
         say(client, window, f"Number {i} " + "x " * 10 * i)
     keys = [chunk["key"] for chunk in chunks_of(get_context(client, window)) if chunk["key"].endswith("user")]
     for key in keys:
-        client.post(f"/api/windows/{window}/chunks/{key}/sleep")
+        client.post(f"/api/windows/{window}/chunks/{key}/prune")
     base = f"/api/windows/{window}/graveyard"
     by_size = client.get(base, params={"sort": "tokens", "order": "asc"}).json()["items"]
     assert [one["key"] for one in by_size] == keys
@@ -91,11 +91,11 @@ def test_a_chunk_merges_into_the_one_before_it(client, window):
 def test_why_tells_the_history(client, window):
     say(client, window, "Explain yourself.")
     key = chunks_of(get_context(client, window))[0]["key"]
-    for act in ("pin", "unpin", "sleep", "wake"):
+    for act in ("pin", "unpin", "prune", "resurrect"):
         client.post(f"/api/windows/{window}/chunks/{key}/{act}")
-    told = client.get(f"/api/windows/{window}/chunks/{key}/why").json()
+    told = client.get(f"/api/windows/{window}/chunks/{key}/explanation").json()
     assert told["text"] == "Explain yourself."
-    assert {"pinned", "slept", "woke"} <= {one["event"] for one in told["history"]}
+    assert {"pinned", "pruned", "resurrected"} <= {one["event"] for one in told["history"]}
     assert told["peak"] is not None
 
 
@@ -103,7 +103,7 @@ def test_deleting_says_what_goes_along_and_can_be_undone(client, window):
     say(client, window, "The marmoset is asleep.")
     question, answer = chunks_of(get_context(client, window))[:2]
     base = f"/api/windows/{window}/chunks"
-    would = client.get(f"{base}/{answer['key']}/delete").json()
+    would = client.get(f"{base}/{answer['key']}/deletion").json()
     assert (would["turns"], would["chunks"]) == (2, 2)
     assert would["tokens"] == question["tokens"] + answer["tokens"]
     assert would["text"] == "The marmoset is asleep."
@@ -112,22 +112,22 @@ def test_deleting_says_what_goes_along_and_can_be_undone(client, window):
     assert done == would
     assert get_context(client, window)["turns"] == []
     assert "marmoset" not in client.get("/api/search", params={"q": "marmoset"}).text
-    assert client.post(f"{base}/undelete", json={"keys": done["keys"]}).status_code == 200
+    assert client.post(f"{base}/restore", json={"keys": done["keys"]}).status_code == 200
     assert shown(get_context(client, window))[0] == "The marmoset is asleep."
     assert "The marmoset is asleep." in client.get("/api/search", params={"q": "marmoset"}).text
 
 
 @pytest.mark.parametrize("key", ["999.0.user", "9223372036854775807.0.user", "1.999999999.user"])
-@pytest.mark.parametrize("act", ["pin", "unpin", "sleep", "wake", "merge"])
+@pytest.mark.parametrize("act", ["pin", "unpin", "prune", "resurrect", "merge"])
 def test_an_unknown_chunk_is_named_so(client, window, key, act):
     answer = client.post(f"/api/windows/{window}/chunks/{key}/{act}")
     assert answer.status_code in {404, 422}, answer.text
-    assert "hunk" in answer.json()["error"]["sentence"]
+    assert "hunk" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("key", ["x", "1.0", "1.0.pirate", "-1.0.user", "1.0.user.2"])
 def test_what_is_no_key_is_refused(client, window, key):
-    refused(client.get(f"/api/windows/{window}/chunks/{key}/why"), 422, "bad_input")
+    refused(client.get(f"/api/windows/{window}/chunks/{key}/explanation"), 422, "bad_input")
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,13 @@ def test_what_is_no_key_is_refused(client, window, key):
 )
 def test_beyond_the_last_id_there_is_no_chunk(client, window, key):
     base = f"/api/windows/{window}"
-    refused(client.get(f"{base}/chunks/{key}/why"), 404, "unknown_chunk")
+    refused(client.get(f"{base}/chunks/{key}/explanation"), 404, "unknown_chunk")
     refused(client.post(f"{base}/chunks/{key}/pin"), 404, "unknown_chunk")
-    refused(client.post(f"{base}/chunks/undelete", json={"keys": [key]}), 404, "unknown_chunk")
+    refused(client.post(f"{base}/chunks/restore", json={"keys": [key]}), 404, "unknown_chunk")
 
 
 def test_an_id_beyond_the_last_is_refused(client, window):
-    refused(client.get(f"/api/windows/{window}/gap", params={"after": "9" * 19}), 422, "bad_input")
+    refused(client.get(f"/api/windows/{window}/pruned", params={"from": "9" * 19}), 422, "bad_input")
 
 
 def test_a_deletion_is_told_to_every_window_that_it_changes(client):
@@ -159,6 +159,6 @@ def test_a_deletion_is_told_to_every_window_that_it_changes(client):
     with following(client, here, get_context(client, here)["last_event"]) as events:
         gone = client.delete(f"/api/windows/{there}/chunks/{key}").json()
         assert next(events).name == "changed"
-        client.post(f"/api/windows/{there}/chunks/undelete", json={"keys": gone["keys"]})
+        client.post(f"/api/windows/{there}/chunks/restore", json={"keys": gone["keys"]})
         assert next(events).name == "changed"
     assert get_context(client, here)["turns"][0]["chunks"][0]["key"] == key

@@ -27,7 +27,7 @@ def test_a_file_is_read_counted_and_said_with_a_message(client, window):
     assert (document["name"], document["text"]) == ("log.txt", LOG)
     assert document["tokens"] > 5
     about = {"name": document["name"], "text": document["text"]}
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "When?", "documents": [about]})
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "When?", "documents": [about]})
     with following(client, window, answer.json()["last_event"]) as events:
         until_done(events)
     turns = get_context(client, window)["turns"]
@@ -39,7 +39,7 @@ def test_a_file_is_read_counted_and_said_with_a_message(client, window):
     said = client.get(f"/api/windows/{window}/turns").json()["turns"]
     assert said[0]["document"]
     key = turns[0]["chunks"][0]["key"]
-    assert client.get(f"/api/windows/{window}/chunks/{key}/why").json()["speaker"] == "log.txt"
+    assert client.get(f"/api/windows/{window}/chunks/{key}/explanation").json()["speaker"] == "log.txt"
     hits = client.get("/api/search", params={"q": "keeper thunder"}).json()["hits"]
     assert "log.txt" in {hit["speaker"] for hit in hits}
 
@@ -57,8 +57,8 @@ def test_a_file_that_cannot_be_attached_is_refused_in_a_sentence(client, window)
 def test_a_long_document_comes_with_a_message(client, window):
     client.patch(f"/api/windows/{window}", json={"settings": {"document_tokens": 2_000_000}})
     about = {"name": "long.txt", "text": "word " * 210_000}
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "Keep it.", "documents": [about]})
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "Keep it.", "documents": [about]})
     assert answer.status_code == 202, answer.text
     with following(client, window, answer.json()["last_event"]) as events:
         until_done(events)
-    assert client.get(f"/api/windows/{window}").json()["asleep_chunks"] > 100
+    assert client.get(f"/api/windows/{window}").json()["pruned_chunks"] > 100

@@ -71,7 +71,7 @@ def settled(client):
 
 
 def embedded(client):
-    while client.get("/api/status").json()["embedder"]["wanted"]:
+    while client.get("/api/status").json()["embedder"]["pending"]:
         time.sleep(0.02)
 
 
@@ -140,7 +140,7 @@ def test_an_embedder_that_cannot_be_had_leaves_everything_as_it_was(tmp_path, sh
         client.post("/api/reindex", json={"embedder": "hf:owner/multilingual-GGUF:Q8_0"})
         now = settled(client)
         assert now["state"] == "failed"
-        assert "hub cannot be reached" in now["sentence"]
+        assert "hub cannot be reached" in now["message"]
         assert client.get("/api/status").json()["embedder"]["state"] == "ready"
         assert "meaning" in parts(client)
 
@@ -201,7 +201,7 @@ def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
             time.sleep(0.02)
         status = client.get("/api/status").json()["embedder"]
         assert status["state"] == "off"
-        assert "another embedder" in status["sentence"]
+        assert "another embedder" in status["message"]
         assert client.post("/api/reindex").json()["state"] == "running"
         while True:
             answer = client.get("/api/reindex")
@@ -232,11 +232,11 @@ def test_vectors_of_an_earlier_method_are_renewed_when_asked_for(tmp_path):
         while client.get("/api/reindex").json()["state"] != "idle":
             time.sleep(0.02)
         status = client.get("/api/status").json()["embedder"]
-        assert (status["state"], status["wanted"]) == ("ready", 0)
-        assert "To renew them" in status["sentence"]
+        assert (status["state"], status["pending"]) == ("ready", 0)
+        assert "To renew them" in status["message"]
         assert client.post("/api/reindex").status_code == 202
         while (now := client.get("/api/reindex").json())["state"] == "running":
             time.sleep(0.02)
-        assert (now["state"], now["sentence"]) == ("idle", "")
+        assert (now["state"], now["message"]) == ("idle", "")
         stats = client.get("/api/stats").json()["generations"]
         assert [one["model"] for one in stats if one["state"] == "current"] == ["hashing, passages 2"]

@@ -21,20 +21,20 @@ def test_an_engine_is_added_chosen_and_removed_and_its_key_is_never_told(client,
     told = client.put("/api/engines/cellar", json=cellar)
     assert told.status_code == 200
     one = next(e for e in told.json()["engines"] if e["name"] == "cellar")
-    assert (one["kind"], one["has_key"], one["open"], one["elsewhere"]) == ("kobold", True, False, "")
+    assert (one["kind"], one["has_key"], one["open"], one["remote_host"]) == ("kobold", True, False, "")
     assert "not-asked-for" not in told.text
-    changed = client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": "cellar"}})
-    assert changed.json()["effective"]["answered_by"] == "cellar"
+    changed = client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": "cellar"}})
+    assert changed.json()["effective"]["engine_name"] == "cellar"
     events = say(client, window, "Hello from the laptop")
     assert "Hello from the laptop" in spoken(events)
     where = client.get(f"/api/windows/{window}/engine").json()
-    assert (where["name"], where["model"], where["elsewhere"], where["malformed"]) == (
+    assert (where["name"], where["model"], where["remote_host"], where["malformed_rows"]) == (
         "cellar",
         "scripted",
         "",
         0,
     )
-    client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": ""}})
+    client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": ""}})
     assert client.delete("/api/engines/cellar").json() == {"engines": [], "notice": ""}
     assert "not-asked-for" not in client.get("/api/export").text
 
@@ -43,11 +43,11 @@ def test_a_window_on_a_far_engine_says_where_its_words_would_go(client, window):
     client.put(
         "/api/engines/hosted", json={"kind": "openai", "url": "https://far.example/v1", "key": "s3cret"}
     )
-    client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": "hosted"}})
+    client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": "hosted"}})
     where = client.get(f"/api/windows/{window}/engine").json()
-    assert (where["elsewhere"], where["rule"], where["model"]) == ("far.example", "window", "")
-    client.patch(f"/api/windows/{window}", json={"settings": {"may_leave": "all"}})
-    assert client.get(f"/api/windows/{window}/engine").json()["rule"] == "all"
+    assert (where["remote_host"], where["remote_scope"], where["model"]) == ("far.example", "window", "")
+    client.patch(f"/api/windows/{window}", json={"settings": {"remote_scope": "all"}})
+    assert client.get(f"/api/windows/{window}/engine").json()["remote_scope"] == "all"
     client.delete("/api/engines/hosted")
 
 
@@ -63,7 +63,7 @@ def test_a_window_on_a_far_engine_says_where_its_words_would_go(client, window):
 def test_what_is_no_engine_is_refused(client, wrong):
     refused = client.put("/api/engines/x", json=wrong)
     assert refused.status_code == 422
-    assert refused.json()["error"]["sentence"]
+    assert refused.json()["error"]["message"]
 
 
 def lent(client, ids, **halo):
@@ -75,7 +75,7 @@ def lent(client, ids, **halo):
         **halo,
     }
     with client.stream(
-        "POST", "/api/extra/generate/stream", json={"input_ids": ids, "max_length": 4, "halo": asked}
+        "POST", "/api/extra/generate/stream", json={"input_ids": ids, "max_length": 4, "remote_kv": asked}
     ) as answer:
         answer.read()
         if answer.status_code != 200:
@@ -84,7 +84,7 @@ def lent(client, ids, **halo):
 
 
 def test_a_lent_model_shows_the_heads_that_were_asked_for_and_no_more(client):
-    ids = client.post("/api/extra/lending/tokens", json={"text": "one two three " * 40}).json()["ids"]
+    ids = client.post("/api/remote-kv/tokens", json={"text": "one two three " * 40}).json()["ids"]
     messages = lent(client, ids, heads=[[0, 1], [1, 2]])
     assert [m["type"] for m in messages][:3] == ["planned", "read", "token"]
     attention = messages[2]["attention"]
@@ -94,7 +94,7 @@ def test_a_lent_model_shows_the_heads_that_were_asked_for_and_no_more(client):
 
 
 @pytest.mark.parametrize(
-    ("halo", "status"),
+    ("remote_kv", "status"),
     [
         ({"tokenizer": "another"}, 409),
         ({"labels": [1]}, 422),
@@ -105,22 +105,22 @@ def test_a_lent_model_shows_the_heads_that_were_asked_for_and_no_more(client):
     ],
 )
 def test_what_cannot_be_lent_is_refused_in_a_sentence(client, halo, status):
-    ids = client.post("/api/extra/lending/tokens", json={"text": "a b c"}).json()["ids"][:3]
+    ids = client.post("/api/remote-kv/tokens", json={"text": "a b c"}).json()["ids"][:3]
     answer = lent(client, ids, **halo)
     if status == 200:  # found out while the stream has begun
         assert answer[-1]["type"] == "error"
     else:
         assert answer.status_code == status
-        assert answer.json()["error"]["sentence"]
+        assert answer.json()["error"]["message"]
 
 
-def test_lending_needs_the_key_like_all_else(tmp_path):
+def test_remote_kv_needs_the_key_like_all_else(tmp_path):
     service = Service(lambda progress: scripted(tmp_path))
     service.begin().join()
     with (
         serve_in_thread(service, key="correct-horse-battery") as address,
         httpx.Client(base_url=address) as stranger,
     ):
-        for path in ("/api/extra/lending", "/api/engines", "/props"):
+        for path in ("/api/remote-kv", "/api/engines", "/props"):
             assert stranger.get(path).status_code == 401
     service.close()

@@ -32,7 +32,11 @@ def test_an_unknown_address_and_method_have_the_same_shape(client):
         ),
         ("/api/windows", {"name": "x", "settings": {"top_p": 0}}, "settings.top_p: use at least 0.01."),
         ("/api/windows", {"name": "x", "settings": {"sink": "x"}}, "settings.sink: use 'max' or 'first'."),
-        ("/api/windows/x/say", {"text": "a\0b"}, "text: leave out the character NUL: it cannot be stored."),
+        (
+            "/api/windows/x/messages",
+            {"text": "a\0b"},
+            "text: leave out the character NUL: it cannot be stored.",
+        ),
         ("/api/extra/generate/stream", {"prompt": "a", "top_p": 0}, "top_p: use more than 0."),
         (
             "/api/extra/generate/stream",

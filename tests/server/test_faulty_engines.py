@@ -44,7 +44,7 @@ def service(request, server, tmp_path_factory):
         url=server.url,
         engine_key=KEY,
         embedder="off",
-        reader="off",
+        shadow_model="off",
     )
     service = Service(lambda progress: build_weave(options, progress))
     service.begin().join()
@@ -91,8 +91,8 @@ def test_the_window_is_told_keeps_what_was_said_and_goes_on(client, service, ser
     kept, sentence = FAULTS[fault]
     with failing(service, server, fault):
         last = say(client, window, "What does the cat do?")[-1]
-    assert (last.name, last.data["elsewhere"]) == ("failed", True)
-    assert sentence in last.data["sentence"]
+    assert (last.name, last.data["remote"]) == ("failed", True)
+    assert sentence in last.data["message"]
     assert shown(get_context(client, window)) == ["What does the cat do?", *([kept] if kept else [])]
     assert spoken(say(client, window, "And then?")) == REPLY
 
@@ -122,8 +122,8 @@ def test_a_token_that_comes_twice_does_no_harm(client, server, window):
 def test_a_server_that_has_too_much_to_do_is_told_of(client, server, window):
     server.turned_away = 2
     last = say(client, window, "What does the cat do?")[-1]
-    assert (last.name, last.data["elsewhere"]) == ("failed", True)
-    assert "too much to do" in last.data["sentence"]
+    assert (last.name, last.data["remote"]) == ("failed", True)
+    assert "too much to do" in last.data["message"]
 
 
 @pytest.mark.parametrize("kind", ["kobold", "openai"])
@@ -133,28 +133,34 @@ def test_a_chosen_engine_that_cannot_be_had_is_502_with_the_reason_and_the_windo
     with socket.create_server(("127.0.0.1", 0)) as free:
         dead = f"http://127.0.0.1:{free.getsockname()[1]}"
     for name, url, sentence in (("dead", dead, "cannot be reached"), ("locked", server.url, "the key")):
-        told = {"kind": kind, "url": url, "key": "not-this-one", "reader": "off"}
+        told = {"kind": kind, "url": url, "key": "not-this-one", "shadow_model": "off"}
         client.put(f"/api/engines/{name}", json=told)
-        client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": name}})
+        client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": name}})
         said = refused(
-            client.post(f"/api/windows/{window}/say", json={"text": "Hello?"}), 502, "server_failed"
+            client.post(f"/api/windows/{window}/messages", json={"text": "Hello?"}), 502, "server_failed"
         )
         assert sentence in said
         assert "not-this-one" not in said
         assert get_context(client, window)["turns"] == []
-    client.patch(f"/api/windows/{window}", json={"settings": {"answered_by": ""}})
+    client.patch(f"/api/windows/{window}", json={"settings": {"engine_name": ""}})
     assert spoken(say(client, window, "And you?")) == REPLY
 
 
 def test_a_server_that_was_not_there_at_the_start_answers_as_soon_as_it_is(tmp_path):
     with faulty_server(started=False) as server:
-        how = {"engine": "openai", "url": server.url, "engine_key": KEY, "embedder": "off", "reader": "off"}
+        how = {
+            "engine": "openai",
+            "url": server.url,
+            "engine_key": KEY,
+            "embedder": "off",
+            "shadow_model": "off",
+        }
         service = Service(lambda progress: build_weave_without_model(Options(tmp_path, **how)))
         service.begin().join()
         with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
             service.weave.models.load()
             window = client.post("/api/windows", json={"name": "w"}).json()["id"]
-            unheard = client.post(f"/api/windows/{window}/say", json={"text": "Hello?"})
+            unheard = client.post(f"/api/windows/{window}/messages", json={"text": "Hello?"})
             assert "cannot be reached" in refused(unheard, 502, "server_failed")
             server.start()
             assert spoken(say(client, window, "And now?")) == REPLY

@@ -27,7 +27,7 @@ def test_an_export_is_a_file_and_imports_without_change(client, window):
 
 def test_an_export_of_a_part(client, window):
     told = say(client, window, "Only this turn.")
-    turn = next(event.data["turn_id"] for event in told if event.name == "heard")
+    turn = next(event.data["turn_id"] for event in told if event.name == "message_stored")
     part = client.get("/api/export", params={"first_turn": turn, "last_turn": turn}).json()
     assert [one["turn"] for one in part["turns"]] == [turn, str(int(turn) + 1)]
     assert client.get("/api/export", params={"since": "2199-01-01"}).json()["turns"] == []

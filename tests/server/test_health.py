@@ -32,7 +32,7 @@ def test_a_turn_shows_in_the_figures(client):
     after = figures(client)
     assert after["halo_weave_turns_total"] == before["halo_weave_turns_total"] + 1
     assert after["halo_weave_tokens_total"] > before["halo_weave_tokens_total"]
-    assert after["halo_weave_own_seconds_total"] > before["halo_weave_own_seconds_total"]
+    assert after["halo_weave_overhead_seconds_total"] > before["halo_weave_overhead_seconds_total"]
     computed = 'halo_weave_prompt_tokens_total{from="computed"}'
     assert after[computed] > before[computed]
 
@@ -45,7 +45,7 @@ def test_turns_that_wait_for_the_model_are_counted_and_those_that_ended_are_not(
     with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=60) as client:
         rooms = [window(client), window(client)]
         for room in rooms:
-            client.post(f"/api/windows/{room}/say", json={"text": "hello"}).raise_for_status()
+            client.post(f"/api/windows/{room}/messages", json={"text": "hello"}).raise_for_status()
         queue = figures(client)
         assert (queue["halo_weave_turns_running"], queue["halo_weave_turns_waiting"]) == (2, 2)
         gate.set()

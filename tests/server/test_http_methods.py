@@ -41,7 +41,7 @@ def test_a_body_is_refused_where_none_is_described(client, window):
     say(client, window, "Keep me.")
     key = chunks_of(get_context(client, window))[0]["key"]
     for method, path in (
-        ("POST", f"/api/windows/{window}/abort"),
+        ("POST", f"/api/windows/{window}/stop"),
         ("POST", f"/api/windows/{window}/chunks/{key}/pin"),
         ("GET", f"/api/windows/{window}"),
         ("DELETE", f"/api/windows/{window}"),
@@ -51,7 +51,7 @@ def test_a_body_is_refused_where_none_is_described(client, window):
             sentence = refused(client.request(method, path, content=body), 422, "bad_input")
             assert sentence == "This address takes no body. Send none."
     assert not chunks_of(get_context(client, window))[0]["pinned"]
-    empty = client.post(f"/api/windows/{window}/abort", content=iter([b""]))
+    empty = client.post(f"/api/windows/{window}/stop", content=iter([b""]))
     assert empty.json() == {"stopped": False}
 
 
@@ -73,16 +73,16 @@ def test_head_of_events_ends_and_leaves_the_connection_free(client, window, serv
     deadline = time.monotonic() + 10
     while service.weave.turns.hub(window).watchers:
         assert time.monotonic() < deadline
-    refused(client.get("/api/windows/x/say"), 405, "method_not_allowed")
-    assert client.head("/api/windows/x/say").status_code == 405
+    refused(client.get("/api/windows/x/messages"), 405, "method_not_allowed")
+    assert client.head("/api/windows/x/messages").status_code == 405
 
 
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("DELETE", "/api/windows/x/chunks/undelete"),
-        ("POST", "/api/windows/x/chunks/1.0.user/why"),
-        ("POST", "/api/windows/x/chunks/1.0.user/delete"),
+        ("DELETE", "/api/windows/x/chunks/restore"),
+        ("POST", "/api/windows/x/chunks/1.0.user/explanation"),
+        ("POST", "/api/windows/x/chunks/1.0.user/deletion"),
         ("TRACE", "/api/status"),
         ("QUERY", "/api/status"),
     ],

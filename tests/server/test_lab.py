@@ -15,16 +15,16 @@ def test_the_lab_replays_what_was_captured_and_quotes_what_was_used(client, wind
     assert (one["turns"], one["heads"]) == (6, "retrieval")
     asked = {"strategies": "first_in_first_out,use_and_surprise", "budget": 200}
     told = client.get(f"{base}/compare", params=asked).json()
-    slept = told["slept"]["first_in_first_out"]
+    slept = told["pruned"]["first_in_first_out"]
     assert slept[0]["text"] == "Number 0 is about herons and boats."
-    assert told["strategies"]["first_in_first_out"]["asleep"] == len(slept) > 0
+    assert told["strategies"]["first_in_first_out"]["pruned"] == len(slept) > 0
     assert len(told["live"]["use_and_surprise"]) == 6
     refused(client.get(f"{base}/compare", params={"strategies": "none"}), 422, "bad_input")
     turns = client.get(f"{base}/replay", params={"strategy": "first_in_first_out", "budget": 200}).json()[
         "turns"
     ]
     assert [len(one["brightness"]) for one in turns] == told["live"]["first_in_first_out"]
-    assert [key for one in turns for key in one["slept"]] == [one["key"] for one in slept]
+    assert [key for one in turns for key in one["pruned"]] == [one["key"] for one in slept]
     refused(client.get(f"{base}/replay", params={"strategy": "none"}), 422, "bad_input")
     excerpts = client.get(f"{base}/digest").json()["excerpts"]
     assert excerpts

@@ -47,7 +47,7 @@ def test_no_said_word_is_in_the_log_whatever_fails(tmp_path, log, monkeypatch):
         client.put("/api/notes", json={"content": {"topics": SECRET}})
         client.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": SECRET}]})
         client.post("/api/v1/generate", json={"prompt": SECRET, "max_length": 4})
-        client.post(f"/api/windows/{window}/say", content=SECRET)
+        client.post(f"/api/windows/{window}/messages", content=SECRET)
         client.post("/api/import", content=SECRET.encode())
         client.get(f"/api/windows/{SECRET}")
 

@@ -135,7 +135,7 @@ def test_a_reply_under_way_ends_with_what_was_shown_of_it(options, models, monke
     speaker(models / "Long-1B-Q8_0.gguf", *pieces)
     with running(replace(options, model=str(models / "Long-1B-Q8_0.gguf"))) as client:
         window = new_window(client, max_new_tokens=600, max_context_tokens=0)
-        answer = client.post(f"/api/windows/{window}/say", json={"text": "Count."}).json()
+        answer = client.post(f"/api/windows/{window}/messages", json={"text": "Count."}).json()
         heard, asked, done = "", False, None
         with following(client, window, answer["last_event"]) as events:
             for event in events:
@@ -174,7 +174,7 @@ def test_every_open_page_is_told(client):
         thread.join(60)
     for told in heard.values():
         news = [data for name, data in told if name == "model"]
-        assert news[-1]["sentence"] == "Boris 2B is ready."
+        assert news[-1]["message"] == "Boris 2B is ready."
         assert "changed" in [name for name, _ in told]
 
 
@@ -205,19 +205,19 @@ def test_a_model_that_cannot_be_used_leaves_the_old_one_in_place(client, models,
     refused(client.post("/api/model", json={"model": " "}), 422, "bad_input")
     (tmp_path / "text.gguf").write_bytes(b"once upon a time" * 100)
     told = choose(client, str(tmp_path / "text.gguf"))
-    assert (told["state"], "not a GGUF" in told["sentence"]) == ("failed", True)
+    assert (told["state"], "not a GGUF" in told["message"]) == ("failed", True)
     cut = tmp_path / "cut.gguf"
     cut.write_bytes((models / "Boris-2B-Q8_0.gguf").read_bytes()[:60_000])
     assert choose(client, str(cut))["state"] == "failed"
     of_unknown_architecture(tmp_path / "new.gguf")
     told = choose(client, str(tmp_path / "new.gguf"))
     assert told["state"] == "failed"
-    assert "new.gguf" in told["sentence"]
+    assert "new.gguf" in told["message"]
     goes_on(client, window)
     monkeypatch.setattr(memory_estimate, "_physical_memory", lambda: 10_000_000)
     told = choose(client, "Boris-2B-Q8_0")
     assert told["state"] == "failed"
-    assert "Choose a smaller model" in told["sentence"]
+    assert "Choose a smaller model" in told["message"]
     goes_on(client, window)
 
 
@@ -244,7 +244,7 @@ def test_an_ollama_blob_that_llama_cpp_refuses_is_a_sentence(client, tmp_path, m
     window = new_window(client)
     told = choose(client, "newest:4b")
     assert told["state"] == "failed"
-    assert "sha256-1111" in told["sentence"]
+    assert "sha256-1111" in told["message"]
     goes_on(client, window)
 
 
@@ -339,7 +339,7 @@ def test_a_hub_that_fails_leaves_the_old_model_in_place(
     window = new_window(client)
     told = choose(client, REFERENCE)
     assert told["state"] == "failed"
-    assert says in told["sentence"]
+    assert says in told["message"]
     assert left_behind(models) == []
     goes_on(client, window)
     faults.clear()
@@ -353,7 +353,7 @@ def test_a_wrong_hash_and_a_full_disk_leave_nothing_half_in_place(tower, client,
     tower.linked, tower.listed = False, {name: "0" * 64}
     told = choose(client, REFERENCE)
     assert told["state"] == "failed"
-    assert "SHA-256" in told["sentence"]
+    assert "SHA-256" in told["message"]
     assert [path for path in models.rglob("*") if path.is_file() and "arla" in path.name] == []
     tower.linked, tower.listed = True, {}
     whole = download.PartFile.write
@@ -366,7 +366,7 @@ def test_a_wrong_hash_and_a_full_disk_leave_nothing_half_in_place(tower, client,
     monkeypatch.setattr(download.PartFile, "write", full)
     told = choose(client, REFERENCE)
     assert told["state"] == "failed"
-    assert "No space left" in told["sentence"]
+    assert "No space left" in told["message"]
     assert left_behind(models) == []
     goes_on(client, window)
     monkeypatch.setattr(download.PartFile, "write", whole)
@@ -430,7 +430,7 @@ def test_everything_but_speaking_works_until_the_model_is_there(options, tmp_pat
         while client.get("/api/status").json()["model"]["progress"] is None:
             time.sleep(0.01)
         model = client.get("/api/status").json()["model"]
-        assert (model["state"], model["sentence"], model["progress"]) == (
+        assert (model["state"], model["message"], model["progress"]) == (
             "loading",
             "Downloading Anna…",
             0.25,
@@ -441,13 +441,13 @@ def test_everything_but_speaking_works_until_the_model_is_there(options, tmp_pat
         assert client.get("/api/search", params={"q": "Mochi"}).json()["hits"][0]["key"] == key
         for act in ("pin", "unpin", "sleep", "wake"):
             assert client.post(f"/api/windows/{window}/chunks/{key}/{act}").status_code == 200
-        assert client.get(f"/api/windows/{window}/preview", params={"q": "a cat?"}).status_code == 200
+        assert client.get(f"/api/windows/{window}/recall-preview", params={"q": "a cat?"}).status_code == 200
         assert client.patch("/api/settings", json={"temperature": 0.5}).status_code == 200
         assert client.put("/api/notes", json={"content": {"a": 1}}).status_code == 200
         assert client.get("/api/export").status_code == 200
         second = new_window(client, "Meanwhile")
         refused(client.post("/api/v1/tokenize", json={"text": "Hello?"}), 503, "model_loading")
-        answer = client.post(f"/api/windows/{second}/say", json={"text": "Hello?"})
+        answer = client.post(f"/api/windows/{second}/messages", json={"text": "Hello?"})
         assert refused(answer, 503, "model_loading") == "Downloading Anna…"
         go_on.set()
         loading.join()
@@ -458,9 +458,9 @@ def test_a_missing_model_can_be_replaced_on_the_page(options, tmp_path):
     with running(replace(options, model=str(tmp_path / "gone.gguf"))) as client:
         model = client.get("/api/status").json()["model"]
         assert model["state"] == "missing"
-        assert "gone.gguf" in model["sentence"]
+        assert "gone.gguf" in model["message"]
         window = new_window(client)
-        refused(client.post(f"/api/windows/{window}/say", json={"text": "Hello?"}), 503, "model_missing")
+        refused(client.post(f"/api/windows/{window}/messages", json={"text": "Hello?"}), 503, "model_missing")
         assert choose(client, "Boris-2B-Q8_0")["state"] == "done"
         assert spoken(say(client, window, "Hello?")) == "Hier ist Boris."
 

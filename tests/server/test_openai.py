@@ -141,7 +141,7 @@ def test_a_reply_that_is_asked_for_again_takes_the_place_of_the_former(guest, cl
     assert same == window
     assert len(shown(client, window)) == before
     turns = turns_of(client, window)
-    assert (turns[-1]["siblings"], turns[-1]["sibling"]) == (2, 2)
+    assert (turns[-1]["versions"], turns[-1]["version"]) == (2, 2)
 
 
 def test_a_client_that_drops_the_oldest_messages_is_recognised(guest, client):
@@ -281,7 +281,9 @@ def test_what_was_told_through_the_api_wakes_up_on_the_page_and_is_told_to_clien
     made = client.post("/api/windows", json={"name": "the page", "settings": {"memory_scope": "all"}}).json()[
         "id"
     ]
-    preview = client.get(f"/api/windows/{made}/preview", params={"q": "Where is the lighthouse key?"}).json()
+    preview = client.get(
+        f"/api/windows/{made}/recall-preview", params={"q": "Where is the lighthouse key?"}
+    ).json()
     assert "barometer" in json.dumps(preview)
     answer = guest.chat.completions.with_raw_response.create(
         model="any", messages=[user("Where hangs the lighthouse key?")], extra_headers={"X-Halo-Explain": "1"}
@@ -297,7 +299,7 @@ def test_those_who_watch_the_window_see_what_a_client_says(guest, client):
     raw(guest, [user("Watch me."), assistant(first), user("Are you there?")])
     with following(client, window, last) as events:
         names = [event.name for event in until_done(events)]
-    assert {"heard", "token", "spoken", "done"} <= set(names)
+    assert {"message_stored", "token", "reply_stored", "done"} <= set(names)
     assert "changed" not in names
 
 
@@ -306,7 +308,7 @@ def test_several_choices_are_siblings(guest, client):
     assert [one.index for one in answer.parse().choices] == [0, 1, 2]
     turns = turns_of(client, answer.headers["x-halo-window"])
     assert len(turns) == 2
-    assert turns[1]["siblings"] == 3
+    assert turns[1]["versions"] == 3
 
 
 def test_a_reply_ends_before_a_stop_text_and_after_so_many_tokens(guest):

@@ -40,8 +40,11 @@ def test_words_for_all_windows_and_exceptions(client, shared):
 def test_presets_are_saved_applied_renamed_and_deleted(client, window, shared):
     client.patch(f"/api/windows/{window}", json={"settings": {"top_k": 7}, "ai_name": "Ada"})
     saved = client.put("/api/presets", json={"name": "calm/talk", "window": window}).json()
-    assert (saved["settings"], saved["words"]) == ({"memory_scope": "window", "top_k": 7}, {"ai_name": "Ada"})
-    given = {"name": "given", "settings": {"stop": "\\nUser:"}, "words": {"system_prompt": "Be calm."}}
+    assert (saved["settings"], saved["persona"]) == (
+        {"memory_scope": "window", "top_k": 7},
+        {"ai_name": "Ada"},
+    )
+    given = {"name": "given", "settings": {"stop": "\\nUser:"}, "persona": {"system_prompt": "Be calm."}}
     assert client.put("/api/presets", json=given).json()["settings"] == {"stop": "\\nUser:"}
     other = client.post("/api/windows", json={"name": "Other"}).json()["id"]
     client.post("/api/presets/apply", json={"name": "calm/talk", "window": other})

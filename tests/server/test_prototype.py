@@ -170,7 +170,7 @@ def test_unknown_fields_are_passed_over(client, path, asked):
 def test_a_prompt_is_needed(client, asked):
     answer = client.post("/api/extra/generate/stream", json=asked)
     assert answer.status_code == 422
-    assert "prompt" in answer.json()["error"]["sentence"]
+    assert "prompt" in answer.json()["error"]["message"]
 
 
 def test_ids_hold_where_a_prompt_comes_with_them(client):

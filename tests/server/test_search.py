@@ -10,7 +10,7 @@ def test_search_tells_where_and_when_and_whether_it_is_live(client, window):
     hit = next(one for one in hits if one["role"] == "user")
     assert (hit["window"], hit["window_name"], hit["live"]) == (window, "Test", True)
     assert hit["text"] == "The codeword is heliotrope."
-    client.post(f"/api/windows/{window}/chunks/{hit['key']}/sleep")
+    client.post(f"/api/windows/{window}/chunks/{hit['key']}/prune")
     hits = client.get("/api/search", params={"q": "heliotrope", "window": window}).json()["hits"]
     assert next(one for one in hits if one["key"] == hit["key"])["live"] is False
     small = client.get("/api/search", params={"q": "heliotrope", "budget": hit["tokens"]}).json()["hits"]
@@ -28,12 +28,12 @@ def test_only_one_window_is_searched_and_it_has_to_be_named(client, window):
 def test_a_preview_tells_what_would_wake_and_changes_nothing(client, window):
     say(client, window, "The ferry leaves at noon from Ushuaia.")
     for chunk in chunks_of(get_context(client, window)):
-        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
+        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/prune")
     before = get_context(client, window)
     told = client.get(
-        f"/api/windows/{window}/preview", params={"q": "When does the ferry to Ushuaia leave?"}
+        f"/api/windows/{window}/recall-preview", params={"q": "When does the ferry to Ushuaia leave?"}
     ).json()
-    assert told["wakes"][0]["text"] == "The ferry leaves at noon from Ushuaia."
+    assert told["resurrect"][0]["text"] == "The ferry leaves at noon from Ushuaia."
     assert 0 < told["cost"] <= told["room"]
     assert get_context(client, window) == before
 
@@ -68,27 +68,27 @@ def test_what_a_preview_would_wake_is_made_ready_for(client, window, monkeypatch
     monkeypatch.setattr(Prefetcher, "request", lambda _, *asked, **more: wished.append(asked))
     say(client, window, "The ferry leaves at noon from Ushuaia.")
     for chunk in chunks_of(get_context(client, window)):
-        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
+        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/prune")
     wished.clear()
     told = client.get(
-        f"/api/windows/{window}/preview", params={"q": "When does the ferry to Ushuaia leave?"}
+        f"/api/windows/{window}/recall-preview", params={"q": "When does the ferry to Ushuaia leave?"}
     ).json()
     ((where, text, keys, speaker),) = wished
     assert speaker == "", "nobody else writes here"
     assert where == window
     assert text == "When does the ferry to Ushuaia leave?"
-    assert [str(key) for key in keys] == [one["key"] for one in told["wakes"]] != []
+    assert [str(key) for key in keys] == [one["key"] for one in told["resurrect"]] != []
 
 
 def test_what_a_budget_finds_is_what_the_preview_wakes(client, window):
     say(client, window, "The ferry leaves at noon from Ushuaia.")
     for chunk in chunks_of(get_context(client, window)):
-        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
+        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/prune")
     asked = {"q": "When does the ferry to Ushuaia leave?"}
-    told = client.get(f"/api/windows/{window}/preview", params=asked).json()
+    told = client.get(f"/api/windows/{window}/recall-preview", params=asked).json()
     found = client.get("/api/search", params=asked | {"window": window, "budget": told["room"]}).json()
     assert [(one["key"], one["part"]) for one in found["hits"]] == [
-        (one["key"], one["part"]) for one in told["wakes"]
+        (one["key"], one["part"]) for one in told["resurrect"]
     ]
     assert found["cost"] == told["cost"] > 0
 
@@ -103,23 +103,23 @@ def test_a_wrong_memory_is_marked_and_unmarked(client, window):
 
     base = f"/api/windows/{window}/chunks/{key}"
     assert key in found()
-    assert client.post(f"{base}/wrong", json={"question": asked["q"]}).status_code == 204
+    assert client.post(f"{base}/negative-feedback", json={"question": asked["q"]}).status_code == 204
     assert key not in found()
-    assert client.get(f"{base}/why").json()["history"][0]["event"] == "marked"
-    assert client.delete(f"{base}/wrong").status_code == 204
+    assert client.get(f"{base}/explanation").json()["history"][0]["event"] == "marked"
+    assert client.delete(f"{base}/negative-feedback").status_code == 204
     assert key in found()
-    refused(client.post(f"{base}/wrong", json={"question": ""}), 422, "bad_input")
+    refused(client.post(f"{base}/negative-feedback", json={"question": ""}), 422, "bad_input")
 
 
 def test_a_chunk_tells_how_often_it_woke_up(client, window):
     say(client, window, "The ferry leaves at noon from Ushuaia.")
     key = chunks_of(get_context(client, window))[0]["key"]
     base = f"/api/windows/{window}/chunks/{key}"
-    assert client.get(f"{base}/why").json()["woken"] == 0
+    assert client.get(f"{base}/explanation").json()["resurrections"] == 0
     for _ in range(2):
-        client.post(f"{base}/sleep")
-        client.post(f"{base}/wake")
-    assert client.get(f"{base}/why").json()["woken"] == 2
+        client.post(f"{base}/prune")
+        client.post(f"{base}/resurrect")
+    assert client.get(f"{base}/explanation").json()["resurrections"] == 2
 
 
 def test_tokens_are_told_by_their_positions(client, window):
@@ -143,29 +143,35 @@ def test_a_message_says_what_is_to_wake_up_for_it(client, window):
     for place in ("Ushuaia", "Punta Arenas"):
         say(client, window, f"The ferry leaves at noon from {place}.")
     for chunk in chunks_of(get_context(client, window)):
-        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/sleep")
+        client.post(f"/api/windows/{window}/chunks/{chunk['key']}/prune")
     asked = {"q": "When does the ferry leave?"}
-    told = client.get(f"/api/windows/{window}/preview", params=asked).json()
-    left, *others = [one["key"] for one in told["wakes"] if one["key"].endswith("user")]
-    answers = [one["key"] for one in told["wakes"] if one["key"].endswith("assistant")]
-    asked |= {"without": [left, *answers]}
+    told = client.get(f"/api/windows/{window}/recall-preview", params=asked).json()
+    left, *others = [one["key"] for one in told["resurrect"] if one["key"].endswith("user")]
+    answers = [one["key"] for one in told["resurrect"] if one["key"].endswith("assistant")]
+    asked |= {"exclude": [left, *answers]}
     assert [
-        one["key"] for one in client.get(f"/api/windows/{window}/preview", params=asked).json()["wakes"]
+        one["key"]
+        for one in client.get(f"/api/windows/{window}/recall-preview", params=asked).json()["resurrect"]
     ] == others
-    say(client, window, "When does the ferry leave?", wish={"without": [left, *answers], "also": answers[:1]})
+    say(
+        client,
+        window,
+        "When does the ferry leave?",
+        recall={"exclude": [left, *answers], "include": answers[:1]},
+    )
     live = {one["key"] for one in chunks_of(get_context(client, window))}
     assert {*others} <= live
     assert left not in live
-    bad = {"text": "x", "wish": {"also": ["nonsense"]}}
-    refused(client.post(f"/api/windows/{window}/say", json=bad), 422, "bad_input")
+    bad = {"text": "x", "recall": {"include": ["nonsense"]}}
+    refused(client.post(f"/api/windows/{window}/messages", json=bad), 422, "bad_input")
 
 
 def test_a_windows_life_tells_what_sleeps_and_when_it_fell_asleep(client, window):
     say(client, window, "The ferry leaves at noon.")
     key = chunks_of(get_context(client, window))[0]["key"]
-    client.post(f"/api/windows/{window}/chunks/{key}/sleep")
-    life = client.get(f"/api/windows/{window}/life").json()
+    client.post(f"/api/windows/{window}/chunks/{key}/prune")
+    life = client.get(f"/api/windows/{window}/timeline").json()
     assert len(life["turns"]) == 2
     assert life["keys"][0] == key
     assert 0 not in life["live"]
-    assert life["events"][-1] == {"step": 1, "chunk": 0, "event": "slept", "why": "by the user"}
+    assert life["events"][-1] == {"step": 1, "chunk": 0, "event": "pruned", "reason": "by the user"}

@@ -323,6 +323,6 @@ def test_who_asks_for_a_websocket_is_refused_without_a_word_in_the_log(client, c
     for path in ("/", "/api/status", "/api/windows/x/events"):
         answer = client.get(path, headers=upgrade)
         assert answer.status_code == 400
-        assert answer.json()["error"]["sentence"].startswith("There are no WebSockets here.")
+        assert answer.json()["error"]["message"].startswith("There are no WebSockets here.")
     assert not caplog.records
     assert client.get("/api/status").status_code == 200

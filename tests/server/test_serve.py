@@ -78,7 +78,7 @@ def test_a_signal_in_the_middle_of_a_reply_ends_it_stored_and_in_time(tmp_path, 
     with Process(tmp_path) as server, server.ready() as client:
         about = {"name": "Kept", "settings": {"max_new_tokens": 4_000, "max_context_tokens": 0}}
         window = client.post("/api/windows", json=about).json()["id"]
-        answer = client.post(f"/api/windows/{window}/say", json={"text": text}).json()
+        answer = client.post(f"/api/windows/{window}/messages", json={"text": text}).json()
         heard = ""
         with following(client, window, answer["last_event"]) as events:
             for event in events:
@@ -95,15 +95,15 @@ def test_a_signal_in_the_middle_of_a_reply_ends_it_stored_and_in_time(tmp_path, 
         assert len(reply) < len(text), "the reply would have repeated all of it"
         assert context["generating"] is None
         told = say(client, window, "And then?")
-        turn = next(event.data["turn_id"] for event in told if event.name == "heard")
-        assert int(turn) > int(answer["reply_turn"]), "ids move on"
+        turn = next(event.data["turn_id"] for event in told if event.name == "message_stored")
+        assert int(turn) > int(answer["reply_turn_id"]), "ids move on"
 
 
 def test_a_killed_server_shows_what_was_stored_of_the_reply(tmp_path):
     with Process(tmp_path) as server, server.ready() as client:
         about = {"name": "Killed", "settings": {"max_new_tokens": 4_000, "max_context_tokens": 0}}
         window = client.post("/api/windows", json=about).json()["id"]
-        answer = client.post(f"/api/windows/{window}/say", json={"text": "word " * 800}).json()
+        answer = client.post(f"/api/windows/{window}/messages", json={"text": "word " * 800}).json()
         last = answer["last_event"]
         heard, began = "", None
         with following(client, window, last) as events:
@@ -152,9 +152,9 @@ def test_without_a_model_the_page_is_served_and_says_so(tmp_path):
     with Process(tmp_path / "data", **environment) as server, server.ready() as client:
         status = client.get("/api/status").json()
         assert status["model"]["state"] == "missing"
-        assert "halo-weave pull" in status["model"]["sentence"]
+        assert "halo-weave pull" in status["model"]["message"]
         window = client.post("/api/windows", json={"name": "Already"}).json()["id"]
-        answer = client.post(f"/api/windows/{window}/say", json={"text": "Is anybody there?"})
+        answer = client.post(f"/api/windows/{window}/messages", json={"text": "Is anybody there?"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_missing")
         assert client.get("/").status_code == 200
         assert client.post("/api/model/retry").json()["model"]["state"] in {"loading", "missing"}

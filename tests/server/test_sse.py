@@ -139,4 +139,4 @@ def test_brightness_goes_as_little_endian_floats():
     hub = EventHub("run")
     hub.publish(BrightnessChanged(np.array([1, 2], np.float32), np.array([0.5], np.float32)))
     [(_, event, data)] = parsed(render_event(hub.since(0)[0][0]))
-    assert (event, data) == ("brightened", {"data": "AACAPwAAAEA=", "attention": "AAAAPw=="})
+    assert (event, data) == ("brightness", {"brightness": "AACAPwAAAEA=", "attention": "AAAAPw=="})

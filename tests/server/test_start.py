@@ -26,7 +26,7 @@ def test_the_page_is_told_how_far_the_model_is(tmp_path):
     with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         told.wait(30)
         model = client.get("/api/status").json()["model"]
-        assert (model["state"], model["sentence"], model["progress"]) == (
+        assert (model["state"], model["message"], model["progress"]) == (
             "loading",
             "Downloading the model…",
             0.25,
@@ -52,13 +52,13 @@ def test_a_missing_model_is_explained_and_tried_again(tmp_path):
     service.begin().join()
     with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         model = client.get("/api/status").json()["model"]
-        assert (model["state"], model["sentence"]) == (
+        assert (model["state"], model["message"]) == (
             "missing",
             "The model could not be downloaded. Try: halo-weave pull",
         )
         answer = client.get("/api/windows")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_missing")
-        assert answer.json()["error"]["sentence"] == model["sentence"]
+        assert answer.json()["error"]["message"] == model["message"]
         assert client.post("/api/model/retry").status_code == 202
         service.begin().join()
         assert client.get("/api/windows").status_code == 200
@@ -75,7 +75,7 @@ def test_a_defect_while_loading_is_told_without_its_traceback(caplog):
     with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:
         model = client.get("/api/status").json()["model"]
         assert model["state"] == "missing"
-        assert "secret" not in model["sentence"]
+        assert "secret" not in model["message"]
     assert "secret detail" in caplog.text
 
 
@@ -111,12 +111,12 @@ def test_a_defect_in_a_turn_is_told_to_those_who_listen(service, client, window,
         raise RuntimeError("a secret detail")
 
     monkeypatch.setattr(service.engine(), "pause", broken)
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "Will this work?"})
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "Will this work?"})
     assert answer.status_code == 202
     with following(client, window, answer.json()["last_event"]) as events:
         failed = next(event for event in events if event.name in {"failed", "done"})
     assert failed.name == "failed"
-    assert "secret" not in failed.data["sentence"]
+    assert "secret" not in failed.data["message"]
     monkeypatch.undo()
     assert shown(client.get(f"/api/windows/{window}/context").json())[0] == "Will this work?"
     assert say(client, window, "And now?")[-1].name == "done"

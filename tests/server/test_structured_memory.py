@@ -85,7 +85,7 @@ def test_what_explains_a_memory_wakes_up(client, window):
         "/api/memory/entry", json={"path": "Things/Kayak", "content": "stored behind the boathouse"}
     ).json()
     key = next(one["key"] for one in kept["snapshot"] if one["key"].endswith("user"))
-    client.post(f"/api/windows/{window}/chunks/{key}/sleep")
+    client.post(f"/api/windows/{window}/chunks/{key}/prune")
     told = client.post(f"/api/windows/{window}/inject", json={"path": "Things/Kayak"}).json()
     assert key in told["keys"]
     assert key in [chunk["key"] for chunk in chunks_of(get_context(client, window))]

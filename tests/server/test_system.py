@@ -37,10 +37,12 @@ def test_clearing_deletes_everything_and_what_is_said_after_it_is_found(tmp_path
         assert client.get("/api/search", params={"q": "old secret"}).json()["hits"] == []
         new = client.post("/api/windows", json={"name": "New"}).json()["id"]
         told = say(client, new, "The new secret is here.")
-        assert not [event for event in told if event.name == "woken"]
+        assert not [event for event in told if event.name == "resurrected"]
         hits = client.get("/api/search", params={"q": "new secret"}).json()["hits"]
         assert "The new secret is here." in [hit["text"] for hit in hits]
-        assert [event.data["turn_id"] for event in told if event.name == "heard"] == ["1"], "ids start over"
+        assert [event.data["turn_id"] for event in told if event.name == "message_stored"] == ["1"], (
+            "ids start over"
+        )
 
 
 def test_clearing_while_others_look_breaks_nothing(tmp_path):

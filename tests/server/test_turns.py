@@ -28,11 +28,11 @@ def test_a_turn_is_told_in_order_and_is_what_the_context_shows(client, window):
     names = [event.name for event in told]
     assert names[0] == "searching"
     assert (
-        names.index("heard")
-        < names.index("to_read")
-        < names.index("reading")
+        names.index("message_stored")
+        < names.index("prefill_planned")
+        < names.index("prefill")
         < names.index("token")
-        < names.index("spoken")
+        < names.index("reply_stored")
     )
     assert names[-1] == "done"
     assert told[-1].data["reason"] in {"eos", "stop", "length"}
@@ -43,14 +43,14 @@ def test_a_turn_is_told_in_order_and_is_what_the_context_shows(client, window):
 
 
 def test_the_words_are_stored_when_the_answer_to_say_comes(client, window):
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "Remember the lighthouse."}).json()
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "Remember the lighthouse."}).json()
     hits = client.get("/api/search", params={"q": "lighthouse"}).json()["hits"]
     assert f"{answer['turn']}.0.user" in [hit["key"] for hit in hits]
 
 
 def test_tokens_stand_at_consecutive_positions_after_the_words(client, window):
     told = say(client, window, "One two three.")
-    heard = next(event for event in told if event.name == "heard")
+    heard = next(event for event in told if event.name == "message_stored")
     after = int(heard.data["chunks"][-1]["start"]) + heard.data["chunks"][-1]["tokens"]
     positions = [int(event.data["position"]) for event in told if event.name == "token"]
     assert positions == list(range(after, after + len(positions)))
@@ -63,11 +63,11 @@ def test_a_report_of_brightness_covers_every_live_token(client, window):
     told = say(client, window, "Second words.")
     reports = 0
     for event in told:
-        if event.name == "heard":
+        if event.name == "message_stored":
             live += sum(chunk["tokens"] for chunk in event.data["chunks"])
         if event.name == "token":
             live += 1
-        if event.name == "brightened":
+        if event.name == "brightness":
             reports += 1
             assert len(event.brightness) == live
             assert np.all(np.isfinite(event.brightness))
@@ -75,7 +75,7 @@ def test_a_report_of_brightness_covers_every_live_token(client, window):
 
 
 def test_a_second_client_sees_the_same_events(client, window, address):
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "Hello both of you."}).json()
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "Hello both of you."}).json()
     results = []
 
     def listen():
@@ -84,7 +84,7 @@ def test_a_second_client_sees_the_same_events(client, window, address):
             following(other, window, answer["last_event"]) as events,
         ):
             results.append(
-                [(event.id, event.name) for event in until_done(events) if event.name != "brightened"]
+                [(event.id, event.name) for event in until_done(events) if event.name != "brightness"]
             )
 
     threads = [threading.Thread(target=listen) for _ in range(3)]
@@ -97,7 +97,7 @@ def test_a_second_client_sees_the_same_events(client, window, address):
 
 
 def test_a_lost_connection_is_resumed_without_loss_or_doubling(client, window):
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "A long story, please."}).json()
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "A long story, please."}).json()
     told, last = [], answer["last_event"]
     while not told or told[-1].name != "done":
         with following(client, window, last) as events:
@@ -114,16 +114,16 @@ def test_a_lost_connection_is_resumed_without_loss_or_doubling(client, window):
 def test_turns_that_are_over_can_be_followed_again(client, window):
     answers, told = [], []
     for text in ("First words.", "Second words."):
-        answers.append(client.post(f"/api/windows/{window}/say", json={"text": text}).json())
+        answers.append(client.post(f"/api/windows/{window}/messages", json={"text": text}).json())
         with following(client, window, answers[-1]["last_event"]) as events:
-            told.append([event for event in until_done(events) if event.name != "brightened"])
+            told.append([event for event in until_done(events) if event.name != "brightness"])
     for answer, once in zip(answers, told, strict=True):
         with following(client, window, answer["last_event"]) as events:
-            assert [event for event in until_done(events) if event.name != "brightened"] == once
+            assert [event for event in until_done(events) if event.name != "brightness"] == once
 
 
 def test_a_turn_goes_on_when_nobody_listens(client, window, service):
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "Go on without me."}).json()
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "Go on without me."}).json()
     with following(client, window, answer["last_event"]) as events:
         next(events)
     while (
@@ -155,23 +155,23 @@ def test_a_client_that_leaves_frees_its_place(client, window, service, address):
 
 def test_stopping_keeps_what_was_said_so_far(client, window, middle):
     answer = client.post(
-        f"/api/windows/{window}/say", json={"text": "Talk until I stop you, on and on."}
+        f"/api/windows/{window}/messages", json={"text": "Talk until I stop you, on and on."}
     ).json()
     middle.reach()
-    assert client.post(f"/api/windows/{window}/abort").json() == {"stopped": True}
+    assert client.post(f"/api/windows/{window}/stop").json() == {"stopped": True}
     middle.go_on()
     with following(client, window, answer["last_event"]) as events:
         told = until_done(events)
     assert told[-1].data["reason"] == "abort"
     assert len([event for event in told if event.name == "token"]) == 10
     assert shown(get_context(client, window)) == ["Talk until I stop you, on and on.", spoken(told)]
-    assert client.post(f"/api/windows/{window}/abort").json() == {"stopped": False}
+    assert client.post(f"/api/windows/{window}/stop").json() == {"stopped": False}
 
 
 def test_a_window_takes_one_turn_at_a_time(client, window, middle):
-    first = client.post(f"/api/windows/{window}/say", json={"text": "First, and not too short."})
+    first = client.post(f"/api/windows/{window}/messages", json={"text": "First, and not too short."})
     middle.reach()
-    second = client.post(f"/api/windows/{window}/say", json={"text": "Second."})
+    second = client.post(f"/api/windows/{window}/messages", json={"text": "Second."})
     middle.go_on()
     assert first.status_code == 202
     assert second.status_code == 409
@@ -183,10 +183,12 @@ def test_a_window_takes_one_turn_at_a_time(client, window, middle):
 
 
 def test_the_context_shows_the_reply_in_progress(client, window, middle):
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "Slowly now, a little longer."}).json()
+    answer = client.post(
+        f"/api/windows/{window}/messages", json={"text": "Slowly now, a little longer."}
+    ).json()
     middle.reach()
     now = get_context(client, window)
-    assert now["generating"]["turn_id"] == answer["reply_turn"]
+    assert now["generating"]["turn_id"] == answer["reply_turn_id"]
     assert len(now["generating"]["text_pieces"]) == 10
     assert len(now["generating"]["brightness"]) == len(now["generating"]["tool"]) == 10
     assert client.get("/api/status").json()["generating"] == [window]
@@ -200,7 +202,7 @@ def test_the_context_shows_the_reply_in_progress(client, window, middle):
 def test_a_context_and_the_events_after_it_join_without_a_gap(client, window, middle):
     """As a second tab does it: load the context in the middle of a reply, then follow from where it stands."""
     client.post(
-        f"/api/windows/{window}/say", json={"text": "Somebody joins late, in the middle of the reply."}
+        f"/api/windows/{window}/messages", json={"text": "Somebody joins late, in the middle of the reply."}
     )
     middle.reach()
     now = get_context(client, window)
@@ -223,9 +225,9 @@ def test_what_wakes_up_is_told_with_its_reasons_and_stands_at_its_place(client, 
     say(client, window, "The ferry to Ushuaia leaves at noon.")
     say(client, window, "Something else entirely.")
     first = get_context(client, window)["turns"][0]["chunks"][0]
-    client.post(f"/api/windows/{window}/chunks/{first['key']}/sleep")
+    client.post(f"/api/windows/{window}/chunks/{first['key']}/prune")
     told = say(client, window, "When does the ferry to Ushuaia leave?")
-    woken = next(event.data for event in told if event.name == "woken")
+    woken = next(event.data for event in told if event.name == "resurrected")
     back = next(chunk for chunk in woken["chunks"] if chunk["key"] == first["key"])
     assert back["text_pieces"] == first["text_pieces"]
     assert len(back["brightness"]) == back["tokens"]
@@ -234,8 +236,8 @@ def test_what_wakes_up_is_told_with_its_reasons_and_stands_at_its_place(client, 
     assert woken["cost"] <= woken["room"]
     now = get_context(client, window)["turns"][0]["chunks"][0]
     assert now["key"] == first["key"]
-    assert now["woken"]["similarity"] == pytest.approx(back["similarity"])
-    assert get_context(client, window)["stats"]["woken_last_turn"] == len(woken["chunks"])
+    assert now["resurrected"]["similarity"] == pytest.approx(back["similarity"])
+    assert get_context(client, window)["stats"]["resurrected_last_turn"] == len(woken["chunks"])
 
 
 def test_a_fact_of_one_window_wakes_up_in_another_with_its_origin(client):
@@ -243,7 +245,7 @@ def test_a_fact_of_one_window_wakes_up_in_another_with_its_origin(client):
     new = client.post("/api/windows", json={"name": "Elsewhere"}).json()["id"]
     say(client, old, "The lighthouse keeper is called Ingeborg Quistgaard.")
     told = say(client, new, "What is the lighthouse keeper called, Ingeborg who?")
-    woken = next(event.data for event in told if event.name == "woken")
+    woken = next(event.data for event in told if event.name == "resurrected")
     fact = next(chunk for chunk in woken["chunks"] if "Quistgaard" in "".join(chunk["text_pieces"]))
     assert (fact["window"], fact["window_name"]) == (old, "Harbour")
     turns = get_context(client, new)["turns"]
@@ -271,11 +273,11 @@ def test_a_full_window_puts_its_dimmest_to_sleep(client, window):
     asleep = []
     for i in range(10):
         told = say(client, window, f"Message {i} about " + "nothing in particular " * 12)
-        asleep += [chunk["key"] for event in told if event.name == "asleep" for chunk in event.data["chunks"]]
+        asleep += [chunk["key"] for event in told if event.name == "pruned" for chunk in event.data["chunks"]]
     context = get_context(client, window)
     assert asleep
     assert context["size"] <= 1200
-    assert context["stats"]["asleep_chunks"] == client.get(f"/api/windows/{window}/graveyard").json()["total"]
+    assert context["stats"]["pruned_chunks"] == client.get(f"/api/windows/{window}/graveyard").json()["total"]
     live = {chunk["key"] for turn in context["turns"] for chunk in turn["chunks"]}
     assert not live & set(asleep[-1:])
 
@@ -326,18 +328,18 @@ def test_a_deleted_window_tells_those_who_watch(client, window):
 )
 def test_what_cannot_be_said_is_refused_in_a_sentence(client, window, body):
     answer = client.post(
-        f"/api/windows/{window}/say", content=body, headers={"content-type": "application/json"}
+        f"/api/windows/{window}/messages", content=body, headers={"content-type": "application/json"}
     )
     assert answer.status_code in {400, 422}
     assert answer.json()["error"]["code"] == "bad_input"
-    assert answer.json()["error"]["sentence"].endswith(".")
+    assert answer.json()["error"]["message"].endswith(".")
     assert get_context(client, window)["turns"] == []
 
 
 def test_a_message_that_is_too_long_is_refused(client, window):
-    answer = client.post(f"/api/windows/{window}/say", json={"text": "word " * 60_000})
+    answer = client.post(f"/api/windows/{window}/messages", json={"text": "word " * 60_000})
     assert answer.status_code == 422
-    answer = client.post(f"/api/windows/{window}/edit", json={"turn": "1", "text": "word " * 300_000})
+    answer = client.post(f"/api/windows/{window}/edit", json={"turn_id": "1", "text": "word " * 300_000})
     assert answer.status_code == 413
 
 

@@ -84,7 +84,7 @@ def test_a_window_that_makes_no_sense_is_refused(client, body):
     refused(client.post("/api/windows", json=body), 422, "bad_input")
 
 
-@pytest.mark.parametrize("path", ["", "/context", "/graveyard", "/gap", "/preview?q=x", "/events"])
+@pytest.mark.parametrize("path", ["", "/context", "/graveyard", "/pruned", "/recall-preview?q=x", "/events"])
 def test_an_unknown_window_is_named_so(client, path):
     refused(client.get(f"/api/windows/nowhere{path}"), 404, "unknown_window")
 

@@ -328,19 +328,32 @@ def test_a_bundle_that_lies_is_refused_with_a_sentence_and_changes_nothing(line)
 
 def test_a_bundle_may_not_change_engines_or_settings_of_this_machine():
     with devices(1) as (shared, (one,)):
-        window = one.store.create_window("Cats", now=NOW, settings={"may_leave": "nothing"})
+        window = one.store.create_window("Cats", now=NOW, settings={"remote_scope": "nothing"})
         lies(
             shared,
             {"kind": "setting", "key": "windows", "set": [[["max_context_tokens"], 1, [1]]]},
             {
                 "kind": "window",
                 "key": window.id,
-                "set": [[["settings", "may_leave"], 1 << 53, ["everything"]]],
+                "set": [[["settings", "remote_scope"], 1 << 53, ["everything"]]],
             },
         )
         one.sync(shared)
         assert one.store.settings() == {}
-        assert one.store.window(window.id).settings == {"may_leave": "nothing"}
+        assert one.store.window(window.id).settings == {"remote_scope": "nothing"}
+
+
+def test_a_bundle_of_version_0_2_may_not_change_engines_of_this_machine():
+    with devices(1) as (shared, (one,)):
+        window = one.store.create_window("Cats", now=NOW, settings={"remote_scope": "window"})
+        names = ("may_leave", "answered_by", "fading")
+        changes = [
+            [["settings", name], 1 << 53, [value]]
+            for name, value in zip(names, ("all", "spy", 3.0), strict=True)
+        ]
+        lies(shared, {"kind": "window", "key": window.id, "set": changes})
+        one.sync(shared)
+        assert one.store.window(window.id).settings == {"remote_scope": "window", "fade_per_token": 3.0}
 
 
 def test_another_folder_is_told_everything_again():

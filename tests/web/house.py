@@ -123,7 +123,7 @@ class House:
         """A whole turn without the page."""
         if reply is not None:
             self.replies.append(reply)
-        self.ask("POST", f"/windows/{window}/say", json={"text": text})
+        self.ask("POST", f"/windows/{window}/messages", json={"text": text})
         self.until_quiet(window)
 
     def until_quiet(self, window: str) -> None:

@@ -106,7 +106,7 @@ def test_axe_finds_nothing_serious(house, tabs, axe, theme):
     expect(page.locator(".hit").first).to_be_visible()
     check("search")
     page.keyboard.press("Escape")
-    page.evaluate("key => app.why(key)", keys(page)[0])
+    page.evaluate("key => app.explain(key)", keys(page)[0])
     expect(page.get_by_role("dialog", name="Why?")).to_be_visible()
     check("why")
     page.keyboard.press("Escape")

@@ -49,7 +49,7 @@ def test_a_file_is_counted_before_it_is_sent_and_then_stands_before_the_message(
     expect(page.locator("#context section.turn.document .speaker")).to_have_text(["log.txt", "letter.md"])
     page.reload()
     expect(page.locator("#context section.turn.document")).to_have_count(2)
-    page.evaluate("key => app.why(key)", keys(page)[0])
+    page.evaluate("key => app.explain(key)", keys(page)[0])
     expect(page.get_by_role("dialog", name="Why?")).to_contain_text("log.txt")
 
 

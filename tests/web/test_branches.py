@@ -83,7 +83,7 @@ def test_a_reply_goes_on_and_a_message_without_a_reply_is_answered(house, show):
     house.replies.append(" and on")
     tool(page, 1, "Continue")
     answered(page, "and on")
-    house.ask("POST", f"/windows/{window}/rewind", json={"turn": "1"})
+    house.ask("POST", f"/windows/{window}/rewind", json={"turn_id": "1"})
     expect(page.locator("#conversation .turn.assistant")).to_have_count(0)
     house.replies.append("Once more.")
     tool(page, 0, "Answer this")
@@ -102,7 +102,7 @@ def test_continue_on_a_reply_that_ended_by_itself_changes_nothing_and_says_so(ho
         expect(page.get_by_text("The model had nothing to add.")).to_be_visible()
         settled(page)
         assert texts(page) == ["First.", "One.", "Second.", "Two."]
-    assert house.context(window)["turns"][-1]["siblings"] == 1
+    assert house.context(window)["turns"][-1]["versions"] == 1
 
 
 def test_a_branch_is_a_window_of_its_own(house, show):

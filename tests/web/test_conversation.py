@@ -73,7 +73,7 @@ def test_escape_stops_the_reply_and_keeps_what_was_said(house, show):
     say(page, "Go on for ever.", wait=False)
     expect(page.locator(".chunk.draft .text")).to_contain_text("word word")
     house.held.set()
-    with page.expect_response("**/abort"):
+    with page.expect_response("**/stop"):
         page.keyboard.press("Escape")
     house.held.clear()
     settled(page)
@@ -295,7 +295,7 @@ def asleep(house) -> str:
     house.say(window, "My cat is called Mochi.", "Fish soup with dill and potatoes is on.")
     for turn in house.context(window)["turns"]:
         for one in turn["chunks"]:
-            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/prune")
     return window
 
 
@@ -323,7 +323,7 @@ def test_all_parts_of_the_page_call_the_speakers_by_the_same_names(house, show):
 def test_a_reply_under_way_has_the_ais_name_in_a_second_tab(house, show):
     window = asleep(house)
     house.held.set()
-    house.ask("POST", f"/windows/{window}/say", json={"text": "Tell me of bells."})
+    house.ask("POST", f"/windows/{window}/messages", json={"text": "Tell me of bells."})
     page = show(window)
     expect(page.locator(".turn.assistant .speaker").last).to_have_text("Halo")
     house.held.clear()

@@ -34,7 +34,7 @@ def test_a_long_embedding_shows_how_far_it_is(house, show):
     def answer(route):
         done = next(steps, 1000)
         state = "running" if done < 1000 else "idle"
-        route.fulfill(json={"state": state, "model": "mini", "done": done, "total": 1000, "sentence": ""})
+        route.fulfill(json={"state": state, "model": "mini", "done": done, "total": 1000, "message": ""})
 
     page.route("**/api/reindex", answer)
     drawer = panel(page, "Settings")

@@ -107,7 +107,7 @@ def test_the_rules_of_what_leaves_are_chosen_where_it_is_said_where_words_go(hou
     part.get_by_label("Address").fill("https://far.example/v1")
     part.get_by_label("Reader").fill("off")
     part.get_by_role("button", name="Add").click()
-    expect(part.locator("[data-name=hosted]")).to_contain_text("reader off")
+    expect(part.locator("[data-name=hosted]")).to_contain_text("shadow model off")
     part.get_by_role("button", name="Use in this window: hosted").click()
     expect(where).to_contain_text("It may read only what was said in this window.")
     for rule, words in (
@@ -118,7 +118,7 @@ def test_the_rules_of_what_leaves_are_chosen_where_it_is_said_where_words_go(hou
     ):
         part.get_by_label("What it may read").select_option(rule)
         expect(where).to_contain_text(f"It may read {words}.")
-        assert house.ask("GET", f"/windows/{window}")["effective"]["may_leave"] == (rule or None)
+        assert house.ask("GET", f"/windows/{window}")["effective"]["remote_scope"] == (rule or None)
     part.get_by_label("Private").check()
     expect(where).to_contain_text("nothing is sent to far.example")
     expect(badge).to_have_text("private")
@@ -158,9 +158,9 @@ def test_a_server_that_fails_is_told_on_the_page_and_the_next_turn_works(house, 
         house.ask(
             "PUT",
             "/engines/shaky",
-            json={"kind": "openai", "url": server.url, "key": KEY, "reader": "off"},
+            json={"kind": "openai", "url": server.url, "key": KEY, "shadow_model": "off"},
         )
-        window = house.window(timestamps=False, answered_by="shaky")
+        window = house.window(timestamps=False, engine_name="shaky")
         page = tabs.open(f"{house.address}/#/w/{window}")
         server.fault = "dies"
         say(page, "What does the cat do?", wait=False)
@@ -176,7 +176,7 @@ def test_another_tab_tells_the_new_address_when_an_engine_changes(house, tabs):
     window = house.window()
     far = {"kind": "openai", "model_name": "large"}
     house.ask("PUT", "/engines/hosted", json={**far, "url": "https://far.example/v1"})
-    house.ask("PATCH", f"/windows/{window}", json={"settings": {"answered_by": "hosted"}})
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"engine_name": "hosted"}})
     page = tabs.open(f"{house.address}/#/w/{window}")
     badge = page.locator(".where-badge")
     expect(badge).to_have_text("→ far.example")

@@ -16,7 +16,7 @@ def test_a_click_in_the_graveyard_reads_and_a_button_wakes_with_the_question(hou
     window = house.window(max_context_tokens=0)
     house.say(window, "What is **bold**?", "Bold is **this**.")
     for key in ("1.0.user", "2.0.assistant"):
-        house.ask("POST", f"/windows/{window}/chunks/{key}/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/{key}/prune")
     page = show(window, form="rendered")
     drawer = panel(page, "Graveyard")
     expect(drawer.locator("[role='status']")).to_contain_text("tokens asleep")
@@ -40,7 +40,7 @@ def test_rows_that_come_before_the_first_are_not_lost(house, show):
             "start": str(n),
             "tokens": 1,
             "peak": 1.0,
-            "slept": "2026-01-31T12:00:00Z",
+            "pruned": "2026-01-31T12:00:00Z",
             "reason": {},
             "said": "2026-01-31T12:00:00Z",
             "window": window,
@@ -80,7 +80,7 @@ def asleep(house) -> str:
     house.say(window, "My cat is called Mochi.", "Fish soup with dill and potatoes is on.")
     for turn in house.context(window)["turns"]:
         for one in turn["chunks"]:
-            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/prune")
     return window
 
 
@@ -89,7 +89,7 @@ def test_the_graveyard_shows_the_time_it_is_sorted_by(house, show):
     page = show(window)
     drawer = panel(page, "Graveyard")
     order, time = drawer.get_by_label("Order").locator("option"), drawer.locator(".grave time").first
-    slept = house.ask("GET", f"/windows/{window}/graveyard")["items"][0]["slept"]
+    slept = house.ask("GET", f"/windows/{window}/graveyard")["items"][0]["pruned"]
     expect(time).to_have_attribute("datetime", slept)
     expect(time).to_contain_text("asleep")
     expect(order).to_have_text(["Newest first", "Oldest first"])
@@ -104,7 +104,7 @@ def test_a_page_of_the_graveyard_that_overtakes_the_new_list_is_fetched_again(ho
     window = house.window(max_context_tokens=0, min_chunk_tokens=1)
     house.say(window, "\n\n".join(f"The bell number {n} rings." for n in range(130)), "They ring.")
     for one in [one["key"] for turn in house.context(window)["turns"] for one in turn["chunks"]]:
-        house.ask("POST", f"/windows/{window}/chunks/{one}/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/{one}/prune")
     total = house.ask("GET", f"/windows/{window}/graveyard")["total"]
     assert total > 110
     page = show(window)
@@ -149,7 +149,7 @@ def full_window(house, **settings):
     house.say(window, "My cat is called Mochi.", "Mochi is a lovely name for a cat.")
     for topic in TOPICS:
         house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}, and little time.")
-    assert house.context(window)["stats"]["asleep_chunks"] > 0
+    assert house.context(window)["stats"]["pruned_chunks"] > 0
     return window
 
 

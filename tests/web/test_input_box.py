@@ -47,17 +47,17 @@ def test_words_that_were_not_sent_go_back_into_their_own_window(house, show):
     one, other = house.window("One"), house.window("Other")
     page = show(one)
     box, held = page.get_by_label("Your message"), []
-    page.route(f"**/api/windows/{one}/say", lambda route: held.append(route))
+    page.route(f"**/api/windows/{one}/messages", lambda route: held.append(route))
     box.fill("Said in one.")
     box.press("Enter")
     expect(page.locator(".status")).to_have_text("Sending…")
     house.held.set()
-    house.ask("POST", f"/windows/{other}/say", json={"text": "Is the lamp lit?"})
+    house.ask("POST", f"/windows/{other}/messages", json={"text": "Is the lamp lit?"})
     page.locator("#rail").get_by_role("button", name="Other").first.click()
     stop = page.get_by_role("button", name="Stop")
     expect(stop).to_be_visible()
     box.fill("Typed in the other.")
-    refusal = {"error": {"code": "window_busy", "sentence": "A reply is being written."}}
+    refusal = {"error": {"code": "window_busy", "message": "A reply is being written."}}
     held[0].fulfill(status=409, json=refusal)
     toast(page, "A reply is being written.")
     expect(box).to_have_value("Typed in the other.")

@@ -18,9 +18,9 @@ def slide(page: Page, turn: int) -> None:
 
 
 def test_a_slider_shows_what_slept_and_woke_at_each_turn(house, show):
-    window = house.window(max_context_tokens=0, timestamps=False, pairs="off")
+    window = house.window(max_context_tokens=0, timestamps=False, resurrect_pairs="off")
     house.say(window, "My cat is called **Mochi**.", "A lovely name.")
-    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     house.say(window, "The weather is fine.", "So it is.")
     house.say(window, "What is my cat called?", "Mochi.")
     page = show(window)
@@ -74,7 +74,7 @@ def test_a_window_is_captured_compared_and_watched(house, show):
     row = drawer.locator(".outcomes tbody tr", has_text="First in first out")
     expect(row).to_be_visible()
     told = house.ask("GET", f"/windows/{window}/compare?strategies=first_in_first_out&budget=200")
-    slept = told["strategies"]["first_in_first_out"]["asleep"]
+    slept = told["strategies"]["first_in_first_out"]["pruned"]
     assert slept > 0
     expect(row.locator("td").first).to_have_text(str(slept))
     expect(drawer.locator(".outcomes tbody tr")).to_have_count(3)

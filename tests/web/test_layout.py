@@ -56,7 +56,7 @@ def test_a_long_origin_ends_in_an_ellipsis_and_leaves_the_speaker_whole(house, s
     house.say(other, "My dog is called Rex.", "Noted.")
     window = house.window("Here")
     hit = house.ask("GET", "/search", params={"q": "dog Rex"})["hits"][0]["key"]
-    house.ask("POST", f"/windows/{window}/chunks/{hit}/wake")
+    house.ask("POST", f"/windows/{window}/chunks/{hit}/resurrect")
     page = show(window, viewport={"width": width, "height": 800})
     head = page.locator(".turn-head", has=page.locator(".origin")).first
     cut = "one => one.scrollWidth > one.clientWidth"
@@ -156,7 +156,7 @@ def full_window(house, **settings):
     house.say(window, "My cat is called Mochi.", "Mochi is a lovely name for a cat.")
     for topic in TOPICS:
         house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}, and little time.")
-    assert house.context(window)["stats"]["asleep_chunks"] > 0
+    assert house.context(window)["stats"]["pruned_chunks"] > 0
     return window
 
 

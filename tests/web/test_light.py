@@ -45,7 +45,7 @@ def test_the_ground_of_a_token_tells_what_the_newest_reply_took_from_it(house, s
     window = told(house)
     house.say(window, "What is she called?", "She is Mochi.")
     page = show(window)
-    page.wait_for_function("() => app.store.light.get(app.store.newestReply)")
+    page.wait_for_function("() => app.store.attributions.get(app.store.newestReply)")
     lit = grounds(page)
     first = house.context(window)["turns"][0]["chunks"][0]
     assert [bool(one) for one in lit[first["key"]]] == [
@@ -74,7 +74,7 @@ def test_light_moves_while_the_reply_is_written_and_is_the_same_after_a_reload(h
     after = grounds(page)
     assert any(after[first])
     page.reload()
-    page.wait_for_function("() => app.store?.light.get(app.store.newestReply)")
+    page.wait_for_function("() => app.store?.attributions.get(app.store.newestReply)")
     assert grounds(page) == after
 
 
@@ -214,7 +214,7 @@ def test_a_memory_from_another_window_says_where_it_was_said_and_can_be_opened_t
     item.get_by_role("button", name="Pin").click()
     toast(page, "Pinned")
     assert any(one["pinned"] for turn in house.context(garden)["turns"] for one in turn["chunks"])
-    house.ask("POST", f"/windows/{garden}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{garden}/chunks/1.0.user/prune")
     expect(page.locator("article[data-key='1.0.user']")).to_have_count(0)
     item.get_by_role("button", name="Open").click()
     page.wait_for_function("id => app.store.current === id", arg=kitchen)
@@ -223,7 +223,7 @@ def test_a_memory_from_another_window_says_where_it_was_said_and_can_be_opened_t
 
 def test_a_wrong_memory_sleeps_and_does_not_wake_for_such_a_question_again(house, show):
     window = told(house)
-    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     house.say(window, "What is my cat called?", "I do not know.")
     page = show(window)
     line = page.locator(".turn.assistant .remembered").last
@@ -240,7 +240,7 @@ def test_a_wrong_memory_sleeps_and_does_not_wake_for_such_a_question_again(house
 def test_nothing_is_said_of_memories_that_the_answer_did_not_use(house, show):
     window = told(house)
     looking_at(house)
-    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     house.say(window, "What is my cat called?", "I do not know.")
     page = show(window)
     assert any(one["key"] == "1.0.user" for turn in house.context(window)["turns"] for one in turn["chunks"])
@@ -256,7 +256,7 @@ def test_before_the_model_is_calibrated_an_answer_does_not_claim_that_it_used_no
     say(page, "How do you do?")
     line = page.locator(".turn.assistant .remembered").last
     expect(line).to_have_text("Still learning this model. Sources appear under later replies.")
-    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     house.replies.append("She is Mochi.")
     say(page, "What is my cat called?")
     line = page.locator(".turn.assistant .remembered").last

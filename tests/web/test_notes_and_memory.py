@@ -177,7 +177,7 @@ def test_an_entry_that_was_not_saved_can_be_brought_back_over_the_next_one(house
         drawer.get_by_role("button", name="Save").click()
     drawer.get_by_role("button", name="New entry").click()
     drawer.get_by_label("Path").fill("B")
-    held[0].fulfill(status=500, json={"error": {"code": "internal", "sentence": "The disk is full."}})
+    held[0].fulfill(status=500, json={"error": {"code": "internal", "message": "The disk is full."}})
     page.unroute("**/api/memory/entry")
     toast(page, "A was not saved.").get_by_role("button", name="Bring it back").click()
     page.get_by_role("dialog").get_by_role("button", name="Leave it").click()

@@ -66,7 +66,7 @@ def talked(house: House, key: str, name: str = "Cats") -> str:
     """A window of someone's in which they told something."""
     window = str(as_person(house, key, "POST", "/windows", json={"name": name}).json()["id"])
     house.replies.append("A fine cat.")
-    as_person(house, key, "POST", f"/windows/{window}/say", json={"text": FACT})
+    as_person(house, key, "POST", f"/windows/{window}/messages", json={"text": FACT})
     while as_person(house, key, "GET", f"/windows/{window}").json()["generating"]:
         pass
     return window
@@ -138,12 +138,12 @@ def test_a_window_is_shared_to_read_then_to_write_and_leaves_when_it_is_taken_ba
 def test_someone_who_may_only_read_is_shown_nothing_that_the_server_refuses(house, enter):
     ann_key, bob_key = add(house, "Ann"), add(house, "Bob")
     window = talked(house, ann_key)
-    as_person(house, ann_key, "POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    as_person(house, ann_key, "POST", f"/windows/{window}/chunks/1.0.user/prune")
     house.replies.append("Mochi is a Siamese.")
-    as_person(house, ann_key, "POST", f"/windows/{window}/say", json={"text": "Which cat is a Siamese?"})
+    as_person(house, ann_key, "POST", f"/windows/{window}/messages", json={"text": "Which cat is a Siamese?"})
     while as_person(house, ann_key, "GET", f"/windows/{window}").json()["generating"]:
         pass
-    as_person(house, ann_key, "POST", f"/windows/{window}/chunks/2.0.assistant/sleep")
+    as_person(house, ann_key, "POST", f"/windows/{window}/chunks/2.0.assistant/prune")
     as_person(house, ann_key, "PUT", "/shares", json={"window": window, "person": "Bob"})
     as_person(
         house, bob_key, "PUT", "/memory/entry", json={"path": "Cats/Mochi", "content": {"kind": "tabby"}}
@@ -182,7 +182,9 @@ def test_someone_who_may_only_read_is_shown_nothing_that_the_server_refuses(hous
     expect(drawer.get_by_role("button", name="Use")).to_have_count(0)
     expect(drawer.get_by_role("button", name="Add", exact=True)).to_have_count(0)
     assert not refused
-    assert as_person(house, bob_key, "POST", f"/windows/{window}/chunks/1.0.user/wake").status_code == 403
+    assert (
+        as_person(house, bob_key, "POST", f"/windows/{window}/chunks/1.0.user/resurrect").status_code == 403
+    )
 
 
 def test_a_memory_of_somebody_else_tells_whose_it_is(house, enter):
@@ -224,7 +226,7 @@ def test_a_chunk_is_tagged_and_found_by_its_tag(house, enter):
     page.locator("dialog").get_by_label("Tags", exact=True).fill("pets, Mochi")
     page.keyboard.press("Enter")
     toast(page, "Tagged Mochi, pets.")
-    assert house.ask("GET", f"/windows/{window}/chunks/1.0.user/why")["tags"] == ["Mochi", "pets"]
+    assert house.ask("GET", f"/windows/{window}/chunks/1.0.user/explanation")["tags"] == ["Mochi", "pets"]
     page.keyboard.press("Control+k")
     page.get_by_text("Narrow down").click()
     page.get_by_label("Tag", exact=True).select_option("pets")

@@ -56,7 +56,7 @@ def test_a_new_window_can_begin_with_a_preset(house, show):
     house.ask(
         "PUT",
         "/presets",
-        json={"name": "Calm", "settings": {"temperature": 0.2}, "words": {"ai_name": "Ada"}},
+        json={"name": "Calm", "settings": {"temperature": 0.2}, "persona": {"ai_name": "Ada"}},
     )
     page = show(house.window())
     page.get_by_role("button", name="Begin with a card or a preset").click()

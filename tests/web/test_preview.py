@@ -12,12 +12,12 @@ pytestmark = pytest.mark.browser
 
 def asleep(house, *facts: str, **settings) -> str:
     """A window in which these facts sleep, and the answers to them do not."""
-    window = house.window(max_context_tokens=0, timestamps=False, pairs="off", **settings)
+    window = house.window(max_context_tokens=0, timestamps=False, resurrect_pairs="off", **settings)
     for fact in facts:
         house.say(window, fact, "I see.")
     for turn in house.context(window)["turns"]:
         for one in turn["chunks"] if turn["role"] == "user" else []:
-            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/prune")
     return window
 
 
@@ -49,7 +49,7 @@ def test_what_is_unticked_does_not_wake_with_the_message(house, show):
     assert "3.0.user" in live(house, window)
     assert "1.0.user" not in live(house, window)
     # The next message begins without a choice.
-    house.ask("POST", f"/windows/{window}/chunks/3.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/3.0.user/prune")
     typed(page, "Once more of my cat.")
     expect(preview).to_contain_text("Would wake 2 chunks")
 
@@ -182,7 +182,7 @@ def full_window(house, **settings):
     house.say(window, "My cat is called Mochi.", "Mochi is a lovely name for a cat.")
     for topic in TOPICS:
         house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}, and little time.")
-    assert house.context(window)["stats"]["asleep_chunks"] > 0
+    assert house.context(window)["stats"]["pruned_chunks"] > 0
     return window
 
 

@@ -36,7 +36,7 @@ def full_window(house, **settings):
     house.say(window, "My cat is called Mochi.", "Mochi is a lovely name for a cat.")
     for topic in TOPICS:
         house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}, and little time.")
-    assert house.context(window)["stats"]["asleep_chunks"] > 0
+    assert house.context(window)["stats"]["pruned_chunks"] > 0
     return window
 
 
@@ -46,7 +46,9 @@ def test_what_falls_asleep_leaves_a_line_that_opens_in_place(house, show):
     wire = house.context(window)
     assert "Mochi" not in shown(page)
     line = page.locator(".gap-line").first
-    gap = next(one["gap"] for turn in wire["turns"] for one in turn["chunks"] if one["gap"])
+    gap = next(
+        one["pruned_before"] for turn in wire["turns"] for one in turn["chunks"] if one["pruned_before"]
+    )
     expect(line).to_contain_text(f"{gap['chunks']} chunk")
     expect(line).to_contain_text(f"{gap['tokens']} tokens asleep")
     line.click()
@@ -75,7 +77,7 @@ def test_a_chunk_falls_asleep_before_the_users_eyes_when_the_budget_is_reached(h
     expect(page.locator(".gap-line").first).to_be_visible()
     assert shown(page) == house.text(window)
     assert TOPICS[0] not in shown(page)
-    asleep = house.context(window)["stats"]["asleep_chunks"]
+    asleep = house.context(window)["stats"]["pruned_chunks"]
     expect(page.locator("#budget")).to_contain_text(f"Asleep{asleep}")
 
 
@@ -84,7 +86,12 @@ def test_a_gap_with_more_than_a_page_says_so_and_shows_the_rest(house, show):
     house.say(window, "\n\n".join(f"Paragraph {i}." for i in range(220)), "I see.")
     house.ask("PATCH", f"/windows/{window}", json={"settings": {"max_context_tokens": 40}})
     house.say(window, "Enough.", "Good.")
-    (gap,) = [one["gap"] for turn in house.context(window)["turns"] for one in turn["chunks"] if one["gap"]]
+    (gap,) = [
+        one["pruned_before"]
+        for turn in house.context(window)["turns"]
+        for one in turn["chunks"]
+        if one["pruned_before"]
+    ]
     page = show(window)
     page.locator(".gap-line").click()
     expect(page.locator(".sleeper")).to_have_count(200)
@@ -94,7 +101,7 @@ def test_a_gap_with_more_than_a_page_says_so_and_shows_the_rest(house, show):
     expect(page.locator(".sleeper")).to_have_count(gap["chunks"])
     expect(page.locator(".sleeper").nth(200)).to_be_focused()
     expect(more).to_be_hidden()
-    last = house.ask("GET", f"/windows/{window}/gap", params={"offset": gap["chunks"] - 1})["items"][0]
+    last = house.ask("GET", f"/windows/{window}/pruned", params={"offset": gap["chunks"] - 1})["items"][0]
     page.reload()
     expect(page.locator(".gap-line")).to_be_visible()
     assert page.evaluate("key => [...app.views.context.gaps.values()][0].reveal(key)", last["key"])
@@ -116,7 +123,7 @@ def test_what_is_spoken_of_wakes_up_with_the_words_that_woke_it(house, show):
     assert "My cat is called Mochi." in shown(page)
     assert shown(page) == house.text(window)
     woken = page.locator("article.chunk", has=page.locator(".wake-badge")).first
-    page.evaluate("key => app.why(key)", woken.get_attribute("data-key"))
+    page.evaluate("key => app.explain(key)", woken.get_attribute("data-key"))
     dialog = page.get_by_role("dialog", name="Why?")
     expect(dialog).to_contain_text("Woken by “")
     expect(dialog).to_contain_text("Fell asleep")
@@ -142,7 +149,7 @@ def test_why_tells_what_is_known_of_a_chunk(house, show):
     page = show(window)
     key = keys(page)[0]
     act(page, key, "Why?")
-    why = house.ask("GET", f"/windows/{window}/chunks/{key}/why")
+    why = house.ask("GET", f"/windows/{window}/chunks/{key}/explanation")
     dialog = page.get_by_role("dialog", name="Why?")
     expect(dialog).to_contain_text(f"{why['tokens']} tokens")
     expect(dialog).to_contain_text("My cat is called Mochi.")
@@ -158,7 +165,7 @@ def asleep(house) -> str:
     house.say(window, "My cat is called Mochi.", "Fish soup with dill and potatoes is on.")
     for turn in house.context(window)["turns"]:
         for one in turn["chunks"]:
-            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+            house.ask("POST", f"/windows/{window}/chunks/{one['key']}/prune")
     return window
 
 
@@ -173,7 +180,7 @@ def test_what_comes_with_its_pair_does_not_claim_its_words(house, show):
     )
     expect(pair).to_have_text(re.compile("^woken (with its pair|by what stands near it)"))
     expect(pair).not_to_contain_text("mochi")
-    page.evaluate("key => app.why(key)", hit.get_attribute("data-key"))
+    page.evaluate("key => app.explain(key)", hit.get_attribute("data-key"))
     why = page.get_by_role("dialog", name="Why?")
     expect(why).to_contain_text(
         re.compile(r"Woken by “mochi”, cost \d+ tokens\. (Weak|Good|Strong) fit: \d+\.\d \(words ")

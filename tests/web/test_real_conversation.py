@@ -31,9 +31,9 @@ PEAKS = "() => Object.fromEntries(app.store.live.chunks.map((one) => [one.key, o
 
 def assert_the_light_is_that_of_the_newest_reply(page, house, window):
     """Only what the newest reply used stands on light; if that is nothing worth a word, nothing does."""
-    page.wait_for_function("() => app.store.light.get(app.store.newestReply)")
+    page.wait_for_function("() => app.store.attributions.get(app.store.newestReply)")
     newest = page.evaluate("app.store.newestReply")
-    used = house.ask("GET", f"/windows/{window}/turns/{newest}/use")["use"]["chunks"]
+    used = house.ask("GET", f"/windows/{window}/turns/{newest}/sources")["attribution"]["chunks"]
     lit = {key for key, steps in grounds(page).items() if any(steps)}
     assert lit <= {one["key"] for one in used}
     strongest = max(used, key=lambda one: one["share"], default={"key": "", "share": 0})
@@ -85,7 +85,7 @@ def test_speaking_forgetting_and_waking_on_the_real_model(tmp_path, tabs):
         still = [key for key in born if key in now]
         assert not still or [born[key] for key in still] != [now[key] for key in still]
 
-        asleep = house.context(window)["stats"]["asleep_chunks"]
+        asleep = house.context(window)["stats"]["pruned_chunks"]
         assert asleep > 0, "the budget was reached"
         expect(page.locator(".gap-line").first).to_be_visible()
         expect(page.locator("#budget")).to_contain_text(f"Asleep{asleep}")

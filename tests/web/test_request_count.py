@@ -16,12 +16,12 @@ pytestmark = pytest.mark.browser
 # What is on the page and could differ from what the server holds.
 KNOWN = """() => {
   const { live, budget, stats, window } = app.store;
-  const { live_chunks, live_tokens, asleep_chunks, generating } = window;
+  const { live_chunks, live_tokens, pruned_chunks, generating } = window;
   return {
-    chunks: live.chunks.map(({ key, gap, pinned, peak, mean, turn }) => (
-      { key, gap, pinned, peak: Math.round(peak), mean: Math.round(mean), speaker: turn.speaker })),
-    tail: live.tailGap, budget, asleep: stats.asleep_chunks, tokens: stats.asleep_tokens,
-    window: { live_chunks, live_tokens, asleep_chunks, generating },
+    chunks: live.chunks.map(({ key, prunedBefore, pinned, peak, mean, turn }) => (
+      { key, prunedBefore, pinned, peak: Math.round(peak), mean: Math.round(mean), speaker: turn.speaker })),
+    tail: live.prunedAfter, budget, pruned: stats.pruned_chunks, tokens: stats.pruned_tokens,
+    window: { live_chunks, live_tokens, pruned_chunks, generating },
   };
 }"""
 
@@ -62,7 +62,7 @@ def test_a_turn_asks_for_nothing_but_the_status(house, show):
     page = show(window)
     say(page, "The first words name a window.")
     seen = turn(page, house, "What burns in the tower?", "A gold lamp burns there.")
-    assert seen == {"POST windows/W/say": 1, "GET status": 1}
+    assert seen == {"POST windows/W/messages": 1, "GET status": 1}
     assert shown(page) == house.text(window)
 
 
@@ -72,10 +72,10 @@ def test_a_turn_that_wakes_and_puts_to_sleep_is_told_by_its_events_alone(house, 
     page = show(window)
     before = keys(page)
     seen = turn(page, house, "What is my cat called?", "Your cat is called Mochi, as you told me long ago.")
-    assert seen == {"POST windows/W/say": 1, "GET status": 1}
+    assert seen == {"POST windows/W/messages": 1, "GET status": 1}
     stats = page.evaluate("app.store.turn.stats")
-    assert stats["woken"]
-    assert stats["asleep"]
+    assert stats["resurrected"]
+    assert stats["pruned"]
     assert shown(page) == house.text(window)
     assert keys(page) != before
     known = page.evaluate(KNOWN)

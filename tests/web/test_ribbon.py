@@ -15,10 +15,10 @@ CONVERSATION = {"view": "conversation", "form": "rendered"}
 
 # The colour of a chunk on the ribbon, as the name of what it stands for; and whether a spark stands beside it.
 SEEN = """(key) => {
-  const { ribbon } = app.views, { life, canvas, node } = ribbon;
+  const { ribbon } = app.views, { timeline, canvas, node } = ribbon;
   ribbon.draw();
   let from = 0, whole = 0, size = 0;
-  for (const one of life.chunks.filter((one) => !one.foreign)) {
+  for (const one of timeline.chunks.filter((one) => !one.foreign)) {
     if (one.key === key) [from, size] = [whole, one.tokens];
     whole += one.tokens;
   }
@@ -43,7 +43,7 @@ def holding(*parts: str) -> re.Pattern[str]:
 
 
 def ready(page: Page, turns: int) -> None:
-    page.wait_for_function("count => app.views.ribbon.life?.turns.length === count", arg=turns)
+    page.wait_for_function("count => app.views.ribbon.timeline?.turns.length === count", arg=turns)
     frame(page)
 
 
@@ -53,17 +53,17 @@ def told(house, turns: int) -> str:
     for number in range(turns // 2):
         house.say(window, f"Question number {number}.", f"Answer number {number}. " * 6)
     if house.context(window)["turns"][0]["turn_id"] == "1":
-        house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     return window
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
 def test_the_ribbon_tells_live_from_asleep_and_pinned_and_where_something_woke(house, show, theme):
-    window = house.window(max_context_tokens=0, timestamps=False, pairs="off")
+    window = house.window(max_context_tokens=0, timestamps=False, resurrect_pairs="off")
     house.say(window, "My cat is called Mochi.", "A lovely name.")
     house.say(window, "The weather is fine.", "So it is.")
     for key in ("1.0.user", "4.0.assistant"):
-        house.ask("POST", f"/windows/{window}/chunks/{key}/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/{key}/prune")
     house.ask("POST", f"/windows/{window}/chunks/2.0.assistant/pin")
     page = show(window, color_scheme=theme)
     ready(page, 4)
@@ -78,7 +78,7 @@ def test_the_ribbon_tells_live_from_asleep_and_pinned_and_where_something_woke(h
     ready(page, 6)
     assert page.evaluate(SEEN, "1.0.user") == ["live", True]
     assert page.evaluate(SEEN, "6.0.assistant") == ["live", False]
-    assert asked["life"] == 0
+    assert asked["timeline"] == 0
     page.reload()
     ready(page, 6)
     assert page.evaluate(SEEN, "1.0.user") == ["live", True]
@@ -157,12 +157,12 @@ WHERE = "key => { const box = app.views.centre.active.list.querySelector(`[data-
 
 @pytest.mark.parametrize("view", ["conversation", "context"])
 def test_nothing_that_sleeps_wakes_or_arrives_moves_the_line_that_is_read(house, show, view):
-    window = house.window(max_context_tokens=0, min_chunk_tokens=8, timestamps=False, pairs="off")
+    window = house.window(max_context_tokens=0, min_chunk_tokens=8, timestamps=False, resurrect_pairs="off")
     house.say(window, "My cat is called Mochi.", "A lovely name.")
     for number in range(16):
         house.say(window, f"Question number {number}.", f"Answer number {number}. " * 8)
     for key in ("1.0.user", "5.0.user", "6.0.assistant"):
-        house.ask("POST", f"/windows/{window}/chunks/{key}/sleep")
+        house.ask("POST", f"/windows/{window}/chunks/{key}/prune")
     page = show(window, view=view, form="rendered")
     ready(page, 34)
     page.evaluate("app.views.centre.active.place.scrollTop -= 900")
@@ -173,21 +173,21 @@ def test_nothing_that_sleeps_wakes_or_arrives_moves_the_line_that_is_read(house,
         frame(page)
         assert page.evaluate(WHERE, reading[0]) == pytest.approx(reading, abs=2)
 
-    house.ask("PATCH", f"/windows/{window}", json={"settings": {"keep_exchanges": 1}})
+    house.ask("PATCH", f"/windows/{window}", json={"settings": {"protect_recent_exchanges": 1}})
     house.say(window, "What is my cat called?", "She is called Mochi. " * 20)
     page.wait_for_function(
         "() => !app.store.busy && app.store.turn.reason && app.store.live.find('1.0.user')"
     )
     stays()
     for key, act in (
-        ("3.0.user", "sleep"),
-        ("5.0.user", "wake"),
+        ("3.0.user", "prune"),
+        ("5.0.user", "resurrect"),
         ("7.0.user", "pin"),
-        ("8.0.assistant", "sleep"),
+        ("8.0.assistant", "prune"),
     ):
         house.ask("POST", f"/windows/{window}/chunks/{key}/{act}")
         page.wait_for_function(
-            "([key, live]) => Boolean(app.store.live?.find(key)) === live", arg=[key, act != "sleep"]
+            "([key, live]) => Boolean(app.store.live?.find(key)) === live", arg=[key, act != "prune"]
         )
         stays()
     page.get_by_label("Your message").fill("What is my cat Mochi called?")

@@ -63,7 +63,7 @@ def asleep(house, window, text):
     for turn in house.context(window)["turns"]:
         for one in turn["chunks"]:
             if text in "".join(one["text_pieces"]):
-                house.ask("POST", f"/windows/{window}/chunks/{one['key']}/sleep")
+                house.ask("POST", f"/windows/{window}/chunks/{one['key']}/prune")
 
 
 def told(house, name="Lighthouse"):

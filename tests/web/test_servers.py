@@ -39,7 +39,7 @@ def test_a_page_shows_what_another_server_writes_while_it_is_written(houses, tab
     writing.engine.pause = pause
     page = tabs.open(f"{reading.address}/#/w/{window}")
     page.wait_for_function("() => app.store.live && app.store.connection.state === 'online'")
-    writing.ask("POST", f"/windows/{window}/say", json={"text": "Where does it stand?"})
+    writing.ask("POST", f"/windows/{window}/messages", json={"text": "Where does it stand?"})
     page.wait_for_function("() => app.store.live?.draft?.pieces.length > 5")
     expect(page.get_by_text("The lighthouse stands").first).to_be_visible()
     expect(page.get_by_role("button", name="Stop")).to_be_visible()
@@ -60,7 +60,7 @@ def test_a_reply_is_stopped_on_the_page_of_another_server(houses, tabs):
     writing.pace = 0.02
     page = tabs.open(f"{reading.address}/#/w/{window}")
     page.wait_for_function("() => app.store.live && app.store.connection.state === 'online'")
-    writing.ask("POST", f"/windows/{window}/say", json={"text": "Go on for ever."})
+    writing.ask("POST", f"/windows/{window}/messages", json={"text": "Go on for ever."})
     page.wait_for_function("() => app.store.live?.draft?.pieces.length > 5")
     page.get_by_role("button", name="Stop").click()
     page.wait_for_function("() => app.store.live && !app.store.live.draft && !app.store.busy")

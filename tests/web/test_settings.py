@@ -52,7 +52,7 @@ def test_a_refused_setting_is_marked_and_says_what_to_use(house, show):
         lambda route: (
             route.fulfill(
                 status=422,
-                json={"error": {"code": "bad_input", "sentence": "settings.seed: use a whole number."}},
+                json={"error": {"code": "bad_input", "message": "settings.seed: use a whole number."}},
             )
             if route.request.method == "PATCH"
             else route.continue_()

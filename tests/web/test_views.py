@@ -34,7 +34,7 @@ def loaded(page: Page) -> None:
 def test_a_new_visitor_sees_the_conversation_and_can_change_to_the_context(house, show):
     window = house.window(max_context_tokens=0, timestamps=False)
     house.say(window, "My cat is called Mochi.", "A lovely name.")
-    house.ask("POST", f"/windows/{window}/chunks/1.0.user/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/1.0.user/prune")
     page = show(window, **CONVERSATION)
     loaded(page)
     assert texts(page) == ["My cat is called Mochi.", "A lovely name."]

@@ -67,7 +67,7 @@ def test_the_counts_of_the_windows_follow_each_act(house, show):
     expect(counts).to_contain_text("4 live · 0 asleep")
     act(page, every[2], "Merge into previous")
     expect(counts).to_contain_text("3 live · 0 asleep")
-    house.ask("POST", f"/windows/{window}/chunks/{every[0]}/sleep")
+    house.ask("POST", f"/windows/{window}/chunks/{every[0]}/prune")
     expect(counts).to_contain_text("2 live · 1 asleep")
     act(page, every[3], "Delete…")
     page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()

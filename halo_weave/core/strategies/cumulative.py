@@ -16,19 +16,19 @@ WHOLE = 10_000.0  # brightness of what the prototype counted as 1
 
 @dataclass(frozen=True, slots=True)
 class Cumulative(Strategy):
-    """A token gains its share of each row, weighted by its distance, and loses `fading`, by a number or by a share."""
+    """A token gains its share of each row, weighted by its distance, and loses `fade_per_token`, by a number or by a share."""
 
-    fading: float = setting(
+    fade_per_token: float = setting(
         20.0, "What a token loses with each token of a reply.", group="Forgetting", low=0, high=10_000
     )
-    fading_share: float = setting(
+    fade_rate: float = setting(
         0.0,
-        "What share of its brightness a token loses with each token of a reply, beside `fading`.",
+        "What share of its brightness a token loses with each token of a reply, beside `fade_per_token`.",
         group="Forgetting",
         low=0,
         high=1,
     )
-    adds_up: Literal["mean", "max"] = setting(
+    aggregate: Literal["mean", "max"] = setting(
         "mean",
         "Of all heads' attention: their mean, or the largest.",
         group="Forgetting",
@@ -37,14 +37,14 @@ class Cumulative(Strategy):
 
     @property
     def capture(self) -> Capture:
-        return Capture(combine=self.adds_up)
+        return Capture(combine=self.aggregate)
 
     def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
         after = sight.light.brightness.copy()
         distance = row.tokens.size - np.arange(sight.scored, dtype=np.float32)
         weights = np.where(distance < NEAR, 0, np.log1p(np.maximum(distance - NEAR, 0) / SCALE))
         scored = after[: sight.scored]
-        scored *= np.float32(1 - self.fading_share)
-        scored += row.tokens[: sight.scored] * weights * np.float32(WHOLE) - np.float32(self.fading)
+        scored *= np.float32(1 - self.fade_rate)
+        scored += row.tokens[: sight.scored] * weights * np.float32(WHOLE) - np.float32(self.fade_per_token)
         np.clip(scored, 0, np.float32(self.brightness_cap), out=scored)
         return TokenBrightness(after)

@@ -39,7 +39,7 @@ class UseAndSurprise(Strategy):
         "score_current_turn": "a reply's own tokens are lit by their surprise when it is done.",
     }
 
-    asking_sinks: float = setting(
+    question_penalty: float = setting(
         2.0,
         "By how much a chunk that ends with a question is dimmer, in standard deviations.",
         group="Forgetting",
@@ -127,7 +127,7 @@ class UseAndSurprise(Strategy):
                 sizes,
                 peaks(np.nan_to_num(traces[USE]), offsets),
                 _standard(_means(surprisal, offsets)),
-                np.float32(self.asking_sinks) * np.array(asks, np.float32),
+                np.float32(self.question_penalty) * np.array(asks, np.float32),
                 1 + glow,
             )
         noted: _ChunkFigures = sight.noted["chunks"]

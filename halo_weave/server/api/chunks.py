@@ -17,7 +17,7 @@ from halo_weave.server.requests import TimeText, WindowId
 from halo_weave.server.schema import ID_PATTERN, KEY_PATTERN, TEXT_PATTERN
 from halo_weave.server.service import Service
 
-ChunkAction = Literal["pin", "unpin", "sleep", "wake", "wake_again", "merge"]
+ChunkAction = Literal["pin", "unpin", "prune", "resurrect", "undo-prune", "merge"]
 Position = Annotated[str, Query(pattern=ID_PATTERN, examples=["0"])]
 MAX_POSITIONS = 10_000
 Key = Annotated[str, InPath(pattern=KEY_PATTERN, examples=["12.0.user"])]
@@ -27,40 +27,42 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["Chunks"])
     base = "/api/windows/{window_id}/chunks"
 
-    @router.post(base + "/undelete", summary="Take a deletion back")
-    def post_undelete(window_id: WindowId, asked: requests.RestoreChunks) -> views.RestoredChunks:
+    @router.post(base + "/restore", summary="Restore deleted chunks")
+    def post_restore(window_id: WindowId, asked: requests.RestoreChunks) -> views.RestoredChunks:
         service.weave.chunks.undelete(window_id, [ChunkKey.parse(key) for key in asked.keys])
         return views.RestoredChunks(keys=asked.keys)
 
-    @router.post(base + "/{key}/wrong", summary="The wrong memory for a question", status_code=204)
-    def post_wrong(window_id: WindowId, key: Key, asked: requests.NegativeFeedback) -> None:
-        """It does not wake up for questions like this one any more."""
+    @router.post(
+        base + "/{key}/negative-feedback", summary="Mark a chunk as wrong for a question", status_code=204
+    )
+    def post_negative_feedback(window_id: WindowId, key: Key, asked: requests.NegativeFeedback) -> None:
+        """It is not resurrected for questions like this one any more."""
         service.weave.chunks.add_negative_feedback(window_id, ChunkKey.parse(key), asked.question)
 
-    @router.delete(base + "/{key}/wrong", summary="Not a wrong memory after all", status_code=204)
-    def delete_wrong(window_id: WindowId, key: Key) -> None:
+    @router.delete(base + "/{key}/negative-feedback", summary="Remove negative feedback", status_code=204)
+    def delete_negative_feedback(window_id: WindowId, key: Key) -> None:
         service.weave.chunks.unmark_wrong(window_id, ChunkKey.parse(key))
 
-    @router.put(base + "/{key}/tags", summary="Its tags from now on")
+    @router.put(base + "/{key}/tags", summary="Replace the tags of a chunk")
     def put_tags(window_id: WindowId, key: Key, asked: requests.ChunkTags) -> views.ChunkTagsView:
         """They are yours: others who may read the chunk do not see them."""
         tags = service.weave.chunks.tag(window_id, ChunkKey.parse(key), asked.tags)
         return views.ChunkTagsView.model_validate({"key": key, "tags": tags})
 
-    @router.get("/api/tags", summary="All tags of windows and chunks", tags=["Looking"])
+    @router.get("/api/tags", summary="List tags of windows and chunks", tags=["Looking"])
     def get_tags() -> views.TagCounts:
         return views.TagCounts.model_validate({"tags": service.weave.memory.tags()})
 
-    @router.post(base + "/{key}/{act}", summary="Pin, unpin, put to sleep, wake up, merge into the previous")
+    @router.post(base + "/{key}/{act}", summary="Pin, unpin, prune, resurrect or merge a chunk")
     def post_act(window_id: WindowId, key: Key, act: ChunkAction) -> views.ChunkActionResult:
-        """A chunk woken up by hand is pinned, and its question or answer and the first chunk of its turn come along; `wake_again` takes a sleep by hand back and leaves it as it was. A merged chunk goes by the key of the one before it."""
+        """A chunk that is resurrected by hand is pinned, and its question or answer and the first chunk of its turn come along. `undo-prune` restores a chunk that was pruned by hand as it was. A merged chunk goes by the key of the one before it."""
         chunks, named = service.weave.chunks, ChunkKey.parse(key)
         acts: dict[ChunkAction, Callable[[str, ChunkKey], Any]] = {
             "pin": chunks.pin,
             "unpin": chunks.unpin,
-            "sleep": chunks.sleep,
-            "wake": chunks.wake,
-            "wake_again": chunks.wake_again,
+            "prune": chunks.sleep,
+            "resurrect": chunks.wake,
+            "undo-prune": chunks.wake_again,
             "merge": chunks.merge,
         }
         done = acts[act](window_id, named)
@@ -70,26 +72,26 @@ def routes(service: Service) -> APIRouter:
             key=str(why.key),
             live=why.live,
             pinned=why.pinned,
-            woken=[str(one.key) for one in moved.woken],
-            asleep=[str(one.key) for one in moved.slept],
+            resurrected=[str(one.key) for one in moved.woken],
+            pruned=[str(one.key) for one in moved.slept],
         )
 
-    @router.get(base + "/{key}/why", summary="Why it is as bright as it is, why it slept, what woke it")
-    def get_why(window_id: WindowId, key: Key) -> views.ChunkExplanation:
+    @router.get(base + "/{key}/explanation", summary="Explain a chunk's brightness and history")
+    def get_explanation(window_id: WindowId, key: Key) -> views.ChunkExplanation:
         why = service.weave.chunks.why(window_id, ChunkKey.parse(key))
         return views.ChunkExplanation.model_validate(why, context=service.weave.windows.names())
 
-    @router.get(base + "/{key}/delete", summary="What deleting it would take along")
-    def get_delete(window_id: WindowId, key: Key) -> views.Deletion:
+    @router.get(base + "/{key}/deletion", summary="Preview what deleting a chunk would delete")
+    def get_deletion(window_id: WindowId, key: Key) -> views.Deletion:
         would = service.weave.chunks.preview_delete(window_id, ChunkKey.parse(key))
         return views.Deletion.model_validate(would)
 
-    @router.delete(base + "/{key}", summary="Delete it, with what belongs to it")
+    @router.delete(base + "/{key}", summary="Delete a chunk, with what belongs to it")
     def delete_chunk(window_id: WindowId, key: Key) -> views.Deletion:
         gone = service.weave.chunks.delete(window_id, ChunkKey.parse(key))
         return views.Deletion.model_validate(gone)
 
-    @router.get("/api/tokens", summary="What was said at a range of positions", tags=["Looking"])
+    @router.get("/api/tokens", summary="List the tokens at a range of positions", tags=["Looking"])
     def get_tokens(first: Position, stop: Position) -> views.TokenViews:
         """Token by token, from `first` on and before `stop`: at most 10,000 positions."""
         begin, end = requests.parse_position(first), requests.parse_position(stop)
@@ -97,10 +99,10 @@ def routes(service: Service) -> APIRouter:
             raise BadInput(f"Ask for at most {MAX_POSITIONS:,} positions at once.")
         return views.TokenViews.model_validate({"tokens": service.weave.memory.tokens(begin, end)})
 
-    @router.get("/api/search", summary="Search all that was ever said", tags=["Looking"])
+    @router.get("/api/search", summary="Search all of memory", tags=["Looking"])
     def get_search(
         q: Annotated[str, Query(max_length=requests.MAX_QUESTION_LENGTH, pattern=TEXT_PATTERN)],
-        window: Annotated[WindowId | None, Query(description="Tells what is live there.")] = None,
+        window: Annotated[WindowId | None, Query(description="Says what is live there.")] = None,
         only_window: Annotated[bool, Query(description="Only what was said in `window`.")] = False,
         role: Annotated[Role | None, Query(description="Only what was said in this role.")] = None,
         speaker: Annotated[
@@ -113,7 +115,8 @@ def routes(service: Service) -> APIRouter:
             Query(max_length=40, description="Only what has this tag, or was said in a window that has it."),
         ] = "",
         budget: Annotated[
-            int | None, Query(ge=0, le=10**9, description="What would wake up within this many tokens.")
+            int | None,
+            Query(ge=0, le=10**9, description="What would be resurrected within this many tokens."),
         ] = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> views.SearchResults:

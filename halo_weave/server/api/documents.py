@@ -30,13 +30,13 @@ class DocumentView(Output):
 def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["The turn"])
 
-    @router.post("/api/documents", summary="Read a file to attach", openapi_extra=FILE_BODY)
+    @router.post("/api/documents", summary="Extract the text of a file to attach", openapi_extra=FILE_BODY)
     async def post_document(
         request: Request,
         name: Annotated[str, Query(min_length=1, max_length=1000, pattern=NON_BLANK_PATTERN)],
         window: Annotated[WindowId | None, Query(description="Whose limits hold.")] = None,
     ) -> DocumentView:
-        """Nothing is stored: send the name and the text with `say`."""
+        """Nothing is stored: send the name and the text with a message."""
         documents = service.weave.documents
         most = await run_in_threadpool(documents.most_bytes, window)
         data = bytearray()

@@ -24,18 +24,20 @@ class EngineView(Output):
     kind: str
     url: str
     model_name: str
-    reader: str
-    has_key: bool = Field(description="Whether a key is known. The key itself is never told.")
+    shadow_model: str
+    has_key: bool = Field(description="Whether a key is known. The key itself is never shown.")
     configured: bool = Field(description="Whether it stands in config.toml, and can only be changed there.")
     open: bool
-    elsewhere: str = Field(description="The machine that words are sent to; empty: they stay on this one.")
-    light: str = Field(description="Which eyes are in use, once it is open.")
+    remote_host: str = Field(description="The machine that text is sent to; empty: it stays on this one.")
+    attention_source: str = Field(description="Where the attention comes from, once it is open.")
 
     @classmethod
     def of(cls, one: ListedEngine) -> EngineView:
-        names = ("name", "kind", "url", "model_name", "reader", "configured")
+        names = ("name", "kind", "url", "model_name", "shadow_model", "configured")
         own = {name: getattr(one.engine, name) for name in names}
-        return cls(**own, has_key=one.has_key, open=one.open, elsewhere=one.elsewhere, light=one.light)
+        return cls(
+            **own, has_key=one.has_key, open=one.open, remote_host=one.elsewhere, attention_source=one.light
+        )
 
 
 class EngineViews(Output):
@@ -47,22 +49,28 @@ class EngineDefinition(Input):
     kind: Literal["kobold", "openai", "llama"]
     url: _Text = ""
     model_name: _Text = Field(default="", description="As the server knows it; for llama a file or a name.")
-    reader: _Text = Field(
+    shadow_model: _Text = Field(
         default="", description="A small model that reads along, or off; empty: the smallest."
     )
-    key: _Text = Field(default="", description="Empty: the one that was told before.")
+    key: _Text = Field(default="", description="Empty: the one that was given before.")
 
 
 class WindowEngineView(Output):
     name: str = Field(description="Of the engine; empty: the model of all windows.")
     known: bool = Field(description="Whether there is an engine of this name.")
     model: str = Field(description="Empty: it is not open yet.")
-    elsewhere: str = Field(description="The machine that words are sent to; empty: they stay on this one.")
-    rule: RemoteScope = Field(description="What of memory the model may read.")
+    remote_host: str = Field(
+        validation_alias="elsewhere",
+        description="The machine that text is sent to; empty: it stays on this one.",
+    )
+    remote_scope: RemoteScope = Field(
+        validation_alias="rule", description="What of memory the model may read."
+    )
     private: bool
-    light: str = Field(description="Which eyes are in use.")
-    malformed: int = Field(
-        description="Rows of attention that could not be used since the engine was opened."
+    attention_source: str = Field(validation_alias="light", description="Where the attention comes from.")
+    malformed_rows: int = Field(
+        validation_alias="malformed",
+        description="Rows of attention that could not be used since the engine was opened.",
     )
 
 
@@ -73,11 +81,11 @@ def routes(service: Service) -> APIRouter:
         engines = service.whole.engines
         return EngineViews(engines=[EngineView.of(one) for one in engines.list()], notice=engines.notice)
 
-    @router.get("/api/engines", summary="The engines that windows can choose")
+    @router.get("/api/engines", summary="List engines")
     def get_engines() -> EngineViews:
         return told()
 
-    @router.put("/api/engines/{engine}", summary="Add an engine, or change one")
+    @router.put("/api/engines/{engine}", summary="Add or change an engine")
     def put_engine(engine: _EngineName, asked: EngineDefinition) -> EngineViews:
         service.whole.engines.add(NamedEngine(engine, **asked.model_dump()))
         return told()
@@ -87,8 +95,10 @@ def routes(service: Service) -> APIRouter:
         service.whole.engines.remove(engine)
         return told()
 
-    @router.get("/api/windows/{window_id}/engine", summary="What answers in a window, and where its words go")
-    def get_where(window_id: WindowId) -> WindowEngineView:
+    @router.get(
+        "/api/windows/{window_id}/engine", summary="Show the engine of a window, and where its text is sent"
+    )
+    def get_window_engine(window_id: WindowId) -> WindowEngineView:
         return WindowEngineView.model_validate(service.weave.engines.where(window_id))
 
     return router

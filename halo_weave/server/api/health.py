@@ -19,11 +19,11 @@ COUNTERS = {
     "failures": ("turn_failures_total", "Turns that failed."),
     "tokens": ("tokens_total", "Tokens written."),
     "seconds": ("turn_seconds_total", "Seconds that turns took."),
-    "writing_seconds": ("writing_seconds_total", "Seconds in which tokens were written."),
-    "own_seconds": ("own_seconds_total", "Seconds before the model was asked, recall among them."),
-    "recall_seconds": ("recall_seconds_total", "Seconds of that for finding what should wake up."),
-    "woken": ("chunks_woken_total", "Chunks that woke up."),
-    "asleep": ("chunks_slept_total", "Chunks that fell asleep."),
+    "writing_seconds": ("generation_seconds_total", "Seconds in which tokens were written."),
+    "own_seconds": ("overhead_seconds_total", "Seconds before the model was asked, recall among them."),
+    "recall_seconds": ("recall_seconds_total", "Seconds of that for finding what should be resurrected."),
+    "woken": ("chunks_resurrected_total", "Chunks that were resurrected."),
+    "asleep": ("chunks_pruned_total", "Chunks that were pruned."),
     "store_errors": ("store_errors_total", "Turns that failed because of the store."),
 }
 PREFILL_KINDS = ("reused", "restored", "computed")
@@ -72,7 +72,9 @@ def _lines(weave: Weave) -> Iterator[str]:
     yield _metric(
         "tokens_per_second", "gauge", "Tokens written a second, on average since the start.", f"{pace:.4g}"
     )
-    yield _metric("watchers", "gauge", "Clients that follow the events of a window.", weave.turns.watchers)
+    yield _metric(
+        "event_clients", "gauge", "Clients that follow the events of a window.", weave.turns.watchers
+    )
     yield _head("info", "gauge", "The version.") + f'halo_weave_info{{version="{__version__}"}} 1\n'
 
 

@@ -37,11 +37,11 @@ class CaptureViews(Output):
 
 class StrategyResult(Output):
     turns: int
-    asleep: int
-    woken: int
-    woken_tokens: int = Field(description="Read anew, or brought back from the cache.")
+    pruned: int
+    resurrected: int
+    resurrected_tokens: int = Field(description="Computed again, or restored from the cache.")
     live: int = Field(description="Chunks that are live at the end.")
-    median_age: float | None = Field(description="In turns, of what fell asleep.")
+    median_age: float | None = Field(description="In turns, of what was pruned.")
     rows: int
     rows_per_second: int | None
 
@@ -51,7 +51,7 @@ class ReplayedPrune(Output):
     key: str
     brightness: float
     age: int
-    why: str
+    reason: str
     text: str
 
 
@@ -60,15 +60,15 @@ class StrategyComparison(Output):
     agreement: dict[str, float] = Field(
         description="For each two: what both keep live of what either does, mean over turns."
     )
-    slept: dict[str, list[ReplayedPrune]]
+    pruned: dict[str, list[ReplayedPrune]]
     live: dict[str, list[int]] = Field(description="How many chunks are live after each turn.")
 
 
 class ReplayedTurn(Output):
     turn: Number = Field(description="The newest turn that is live.")
     brightness: dict[str, float] = Field(description="Of what is live after it, by key.")
-    slept: list[str]
-    woken: list[str]
+    pruned: list[str]
+    resurrected: list[str]
 
 
 class ReplayView(Output):
@@ -95,7 +95,7 @@ def routes(service: Service) -> APIRouter:
         service.weave.windows.get(window_id)
         return captures_of(captures_folder(service.weave.memory.folder), window_id)
 
-    @router.get("/captures", summary="What was captured of the window")
+    @router.get("/captures", summary="List captures of a window")
     def get_captures(window_id: WindowId) -> CaptureViews:
         return CaptureViews(
             captures=[
@@ -110,7 +110,7 @@ def routes(service: Service) -> APIRouter:
             ]
         )
 
-    @router.delete("/captures", summary="Delete what was captured of the window", status_code=204)
+    @router.delete("/captures", summary="Delete the captures of a window", status_code=204)
     def delete_captures(window_id: WindowId) -> None:
         service.weave.windows.drop_captures(window_id)
 
@@ -127,7 +127,7 @@ def routes(service: Service) -> APIRouter:
             raise BadInput(f"There is no strategy {unknown[0]!r}. There are: {', '.join(STRATEGIES)}.")
         return strategies
 
-    @router.get("/replay", summary="A capture turn by turn, as a strategy would have acted")
+    @router.get("/replay", summary="Replay a capture with a strategy")
     def get_replay(
         window_id: WindowId,
         strategy: Annotated[str, Query(max_length=100, description="The captured one if empty.")] = "",
@@ -141,14 +141,14 @@ def routes(service: Service) -> APIRouter:
                 ReplayedTurn(
                     turn=max((key.turn_id for key in bright), default=0),  # type: ignore[arg-type]
                     brightness={str(key): value for key, value in bright.items() if isfinite(value)},
-                    slept=[str(one.key) for one in done.slept if one.turn == number],
-                    woken=[str(key) for turn, key in done.woken if turn == number],
+                    pruned=[str(one.key) for one in done.slept if one.turn == number],
+                    resurrected=[str(key) for turn, key in done.woken if turn == number],
                 )
                 for number, bright in enumerate(done.brightness)
             ]
         )
 
-    @router.get("/compare", summary="How strategies would have acted on a capture")
+    @router.get("/compare", summary="Compare strategies on a capture")
     def get_compare(
         window_id: WindowId,
         strategies: Annotated[str, Query(max_length=500, description="With commas.")] = "",
@@ -160,14 +160,14 @@ def routes(service: Service) -> APIRouter:
         return StrategyComparison(
             strategies=told["strategies"],
             agreement=told["agreement"],
-            slept={
+            pruned={
                 strategy: [
                     ReplayedPrune(
                         turn=slept.turn,
                         key=str(slept.key),
                         brightness=slept.brightness,
                         age=slept.age,
-                        why=slept.why,
+                        reason=slept.why,
                         text=one.texts.get(slept.key, ""),
                     )
                     for slept in one.slept
@@ -177,7 +177,7 @@ def routes(service: Service) -> APIRouter:
             live={strategy: [len(turn) for turn in one.brightness] for strategy, one in done.items()},
         )
 
-    @router.get("/digest", summary="What the window used most, in the original words")
+    @router.get("/digest", summary="Show the chunks that replies used most")
     def get_digest(window_id: WindowId, tokens: Annotated[int, Query(ge=1, le=100_000)] = 400) -> DigestView:
         return DigestView.model_validate({"excerpts": service.weave.windows.digest(window_id, tokens)})
 

@@ -23,11 +23,11 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     # Whoever has a key is trusted with the memory, not with the files of this machine.
     any_path = not policy.key
 
-    @router.get("/api/model", summary="The model in use, and how far a change is")
+    @router.get("/api/model", summary="Show the model in use and the progress of a change")
     def get_model() -> views.ModelView:
         return service.model()
 
-    @router.get("/api/models", summary="What can be pulled, what was, and what lies on this machine")
+    @router.get("/api/models", summary="List models to pull and models on this machine")
     def get_models() -> views.AvailableModels:
         service.whole  # noqa: B018 - files of this machine are told to whoever runs it
         memory, used = machine_memory(), (service.model().file, _embedder_in_use(service))
@@ -48,7 +48,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.post("/api/model", summary="Change the model", status_code=202)
     def post_model(asked: requests.ChooseModel) -> views.ModelView:
-        """It is pulled if it is not here, loaded and calibrated in the background, told of in the events of every window.
+        """It is pulled if it is not here, loaded and calibrated in the background; the events of every window show the progress.
 
         The model in use speaks until then, and goes on if the other one cannot be had.
         """
@@ -62,13 +62,13 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         weave.models.choose(str(found) if isinstance(found, Path) else asked.model.strip())
         return service.model()
 
-    @router.post("/api/model/stop", summary="Leave the model that is on its way")
-    def post_stop() -> StopResult:
+    @router.post("/api/model/stop", summary="Stop changing the model")
+    def post_model_stop() -> StopResult:
         """The model in use stays. What was downloaded is kept for the next time."""
         return StopResult(stopped=service.whole.models.stop())
 
-    @router.post("/api/model/retry", summary="Try again to load the model, if it is missing", status_code=202)
-    def post_retry() -> views.Status:
+    @router.post("/api/model/retry", summary="Retry loading a missing model", status_code=202)
+    def post_model_retry() -> views.Status:
         if (
             not service.runs_it and CURRENT_USER.get() != UNKNOWN_USER
         ):  # before the memory is open nobody is known

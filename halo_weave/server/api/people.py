@@ -39,24 +39,24 @@ class PeopleView(Output):
 
 class NewKey(Output):
     name: str
-    key: str = Field(description="Told once: only its hash is kept.")
+    key: str = Field(description="Shown once: only its hash is kept.")
 
 
 class CurrentUserView(Output):
     name: str
-    runs_it: bool = Field(
-        description="Whether the server is theirs: then they choose its models and its people."
+    is_owner: bool = Field(
+        description="Whether they run the server: then they choose its models and its people."
     )
-    several: bool = Field(description="Whether others have a memory here, too.")
-    may_add: bool = Field(
-        description="Whether they can add people: the server is theirs, and they have a key."
+    multiple_people: bool = Field(description="Whether others have a memory here, too.")
+    can_add_people: bool = Field(
+        description="Whether they can add people: they run the server, and it has a key."
     )
 
 
 class ShareChange(Input):
     window: _SharedWindow = ""
     person: _Named = Field(description=f"Who may read it; {OWNER_NAME!r} is whoever runs the server.")
-    writes: bool = Field(default=False, description="They may also write there.")
+    can_write: bool = Field(default=False, description="They may also write there.")
 
 
 class ShareView(Output):
@@ -64,8 +64,8 @@ class ShareView(Output):
     window: str
     window_name: str
     person: str
-    writes: bool
-    made: datetime
+    can_write: bool = Field(validation_alias="writes")
+    created: datetime = Field(validation_alias="made")
 
 
 class ShareViews(Output):
@@ -75,23 +75,21 @@ class ShareViews(Output):
 def routes(service: Service, policy: Policy) -> APIRouter:
     router = APIRouter(tags=["People"])
 
-    @router.get("/api/me", summary="Who is asking")
+    @router.get("/api/me", summary="Show the current user")
     def get_me() -> CurrentUserView:
         people, who = service.weave.people, CURRENT_USER.get()
         return CurrentUserView(
             name=people.name_of(who or OWNER),
-            runs_it=service.runs_it,
-            several=people.several(),
-            may_add=service.runs_it and bool(policy.key),
+            is_owner=service.runs_it,
+            multiple_people=people.several(),
+            can_add_people=service.runs_it and bool(policy.key),
         )
 
-    @router.get("/api/people", summary="Who has a memory here")
+    @router.get("/api/people", summary="List people")
     def get_people() -> PeopleView:
         return PeopleView.model_validate({"people": service.whole.people.list()})
 
-    @router.post(
-        "/api/people", summary="Add someone: they get a key and a memory of their own", status_code=201
-    )
+    @router.post("/api/people", summary="Add a person, with a key and a memory of their own", status_code=201)
     def post_person(asked: NewPerson) -> NewKey:
         """For someone whose key was revoked, a new one. From the first person on, everyone needs a key."""
         people = service.whole.people
@@ -100,25 +98,25 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         person, key = people.add(asked.name)
         return NewKey(name=person.name, key=key)
 
-    @router.delete("/api/people/{person}", summary="Revoke someone's key; their memory stays")
+    @router.delete("/api/people/{person}", summary="Revoke a person's key; their memory stays")
     def delete_person(person: _PersonName) -> PersonView:
         return PersonView.model_validate(service.whole.people.revoke(person))
 
-    @router.get("/api/shares", summary="What is shared with whom")
+    @router.get("/api/shares", summary="List shares")
     def get_shares() -> ShareViews:
         return ShareViews.model_validate({"shares": service.weave.people.shares()})
 
-    @router.put("/api/shares", summary="Share a window, or all of them")
+    @router.put("/api/shares", summary="Share one window or all windows")
     def put_share(asked: ShareChange) -> ShareView:
-        shared = service.weave.people.share(asked.window, asked.person, writes=asked.writes)
+        shared = service.weave.people.share(asked.window, asked.person, writes=asked.can_write)
         return ShareView.model_validate(shared)
 
-    @router.delete("/api/shares", summary="Do not share it any more", status_code=204)
+    @router.delete("/api/shares", summary="Stop sharing", status_code=204)
     def delete_share(
         person: Annotated[str, Query(min_length=1, max_length=NAME_LENGTH, pattern=NON_BLANK_PATTERN)],
         window: Annotated[str, Query(pattern=f"{WINDOW_ID}|^$")] = "",
     ) -> None:
-        """What of it woke up in their windows leaves them."""
+        """Chunks of it that were resurrected in their windows leave them."""
         service.weave.people.unshare(window, person)
 
     return router

@@ -26,14 +26,16 @@ class PersonaView(Output):
 class PresetView(Output):
     name: str
     settings: dict[str, SettingValue]
-    words: dict[str, str] = Field(description="System prompt and names, as far as it has them.")
+    persona: dict[str, str] = Field(
+        validation_alias="words", description="System prompt and names, as far as it has them."
+    )
 
 
 class PresetViews(Output):
     presets: list[PresetView]
 
 
-def _words(asked: requests.PersonaChange | None) -> dict[str, Any]:
+def _texts(asked: requests.PersonaChange | None) -> dict[str, Any]:
     return (
         {about: text for about, text in requests.given_fields(asked).items() if text is not None}
         if asked
@@ -47,31 +49,31 @@ def routes(service: Service) -> APIRouter:
     def told(preset: Preset) -> PresetView:
         return PresetView.model_validate(preset)
 
-    @router.get("/api/persona", summary="The words of windows that have none of their own")
+    @router.get("/api/persona", summary="Show the system prompt and names that all windows share")
     def get_persona() -> PersonaView:
         return PersonaView.model_validate(service.weave.presets.persona())
 
-    @router.patch("/api/persona", summary="Change the words of windows that have none of their own")
+    @router.patch("/api/persona", summary="Change the system prompt and names that all windows share")
     def patch_persona(asked: requests.PersonaChange) -> PersonaView:
-        return PersonaView.model_validate(service.weave.presets.change_persona(_words(asked)))
+        return PersonaView.model_validate(service.weave.presets.change_persona(_texts(asked)))
 
-    @router.get("/api/presets", summary="All presets, by name")
+    @router.get("/api/presets", summary="List presets")
     def get_presets() -> PresetViews:
         return PresetViews.model_validate({"presets": service.weave.presets.list()})
 
-    @router.put("/api/presets", summary="Save a preset, in place of one of the same name")
+    @router.put("/api/presets", summary="Save a preset; one of the same name is replaced")
     def put_preset(asked: requests.SavePreset) -> PresetView:
         presets, name = service.weave.presets, asked.name
-        if asked.settings is None and asked.words is None:
+        if asked.settings is None and asked.persona is None:
             return told(presets.save_from(name, asked.window))
         settings: dict[str, Any] = requests.given_fields(asked.settings) if asked.settings else {}
-        return told(presets.save(name, settings, _words(asked.words)))
+        return told(presets.save(name, settings, _texts(asked.persona)))
 
     @router.post("/api/presets/rename", summary="Rename a preset")
     def post_rename(asked: requests.RenamePreset) -> PresetView:
         return told(service.weave.presets.rename(asked.name, asked.to))
 
-    @router.post("/api/presets/apply", summary="What the preset sets holds in a window, or in all")
+    @router.post("/api/presets/apply", summary="Apply a preset to one window or to all")
     def post_apply(asked: requests.ApplyPreset) -> PresetView:
         """What it does not set stays as it is."""
         return told(service.weave.presets.apply(asked.name, asked.window))

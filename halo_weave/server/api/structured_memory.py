@@ -17,7 +17,7 @@ Heading = Annotated[str, Query(max_length=512, pattern=TEXT_PATTERN)]
 def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["The AI's own memory"])
 
-    @router.get("/api/memory", summary="The tree below a heading, or all of it")
+    @router.get("/api/memory", summary="Show the memory tree, or the part below a heading")
     def get_tree(
         path: Heading = "",
         contents: Annotated[bool, Query(description="Also what the entries say.")] = False,
@@ -25,30 +25,30 @@ def routes(service: Service) -> APIRouter:
         tree = service.weave.keepsakes.tree.listing(path, contents=contents)
         return views.MemoryTreeNode.model_validate(tree)
 
-    @router.get("/api/memory/entry", summary="One memory, with what explains it")
+    @router.get("/api/memory/entry", summary="Show a memory entry and its snapshot")
     def get_entry(path: Path) -> views.MemoryEntryView:
         return views.MemoryEntryView.model_validate(service.weave.keepsakes.tree.query(path, now=None))
 
-    @router.put("/api/memory/entry", summary="Keep something, or a new version of it")
+    @router.put("/api/memory/entry", summary="Save a memory entry, or a new version of it")
     def put_entry(asked: requests.SaveMemoryEntry) -> views.MemoryEntryView:
         weave, tokens = service.weave, asked.context_tokens
         kept = weave.keepsakes.tree.save(asked.path, asked.content, now=weave.now(), context_tokens=tokens)
         return views.MemoryEntryView.model_validate(kept)
 
-    @router.delete("/api/memory/entry", summary="Delete a memory; its versions stay in the history")
+    @router.delete("/api/memory/entry", summary="Delete a memory entry; its versions stay in the history")
     def delete_entry(path: Path, recursive: bool = False) -> views.DeletedEntries:
         weave = service.weave
         return views.DeletedEntries(
             deleted=weave.keepsakes.tree.delete(path, now=weave.now(), recursive=recursive)
         )
 
-    @router.get("/api/memory/history", summary="All versions of a memory, the newest first")
+    @router.get("/api/memory/history", summary="List versions of a memory entry, newest first")
     def get_history(path: Path) -> views.MemoryEntryVersions:
         return views.MemoryEntryVersions.model_validate(
             {"versions": service.weave.keepsakes.tree.history(path)}
         )
 
-    @router.get("/api/memory/query", summary="Memories below a heading, by similarity and recency")
+    @router.get("/api/memory/query", summary="Query memory entries by similarity and recency")
     def get_query(
         path: Heading = "",
         q: Annotated[str, Query(max_length=requests.MAX_QUESTION_LENGTH, pattern=TEXT_PATTERN)] = "",
@@ -59,12 +59,12 @@ def routes(service: Service) -> APIRouter:
         found = tree.query_heading(path, q or None, now=now, recency_bias=recency_bias, decay_days=days)
         return views.MemoryMatches.model_validate({"matches": found})
 
-    @router.get("/api/notes", summary="The AI's notes")
+    @router.get("/api/notes", summary="Show the notes")
     def get_notes() -> views.NotesView:
         content, version = service.weave.keepsakes.notes.latest(now=service.weave.now())
         return views.NotesView(content=content, version=version)
 
-    @router.put("/api/notes", summary="Replace the notes, or one version of them")
+    @router.put("/api/notes", summary="Replace the notes")
     def put_notes(asked: requests.ReplaceNotes) -> views.NotesView:
         notes, now = service.weave.keepsakes.notes, service.weave.now()
         written = notes.replace(asked.content, now=now, version=asked.version)

@@ -58,28 +58,28 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         auto = service.weave.windows.automatic()
         return views.SettingsView(described=about, values=values, auto=auto)
 
-    @router.get("/api/status", summary="How the parts of the system are")
+    @router.get("/api/status", summary="Show the status of model, embedder and memory")
     def get_status() -> views.Status:
         return service.status()
 
-    @router.get("/api/settings", summary="Every setting, and what holds for all windows")
+    @router.get("/api/settings", summary="List settings with their values for all windows")
     def get_settings() -> views.SettingsView:
         return settings_told(service.weave.windows.settings().as_mapping())
 
-    @router.patch("/api/settings", summary="Change what holds for all windows")
+    @router.patch("/api/settings", summary="Change settings of all windows")
     def patch_settings(asked: requests.SettingsChange) -> views.SettingsView:  # type: ignore[valid-type]
         changes = requests.given_fields(asked)
         values = service.weave.windows.change_settings(changes, reset=asked.reset)  # type: ignore[attr-defined]
         return settings_told(values.as_mapping())
 
-    @router.get("/api/stats", summary="Figures of the memory")
+    @router.get("/api/stats", summary="Show statistics of the memory")
     def get_stats() -> views.MemoryStats:
         told = views.MemoryStats.model_validate(service.weave.memory.stats())
         return told.model_copy(update={"clients": service.weave.turns.watchers})
 
     @router.get(
         "/api/export",
-        summary="The memory as a file",
+        summary="Export the memory as a file",
         response_class=StreamedBody,
         status_code=200,
         responses={200: FILE},
@@ -121,7 +121,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         first = next(pieces)  # begun, so that it closes the file even for a client that leaves at once
         return StreamedBody(iterate_in_threads(pieces, first), kind, headers)
 
-    @router.post("/api/import", summary="Add what a file holds to the memory", openapi_extra=FILE_BODY)
+    @router.post("/api/import", summary="Import a file into the memory", openapi_extra=FILE_BODY)
     async def post_import(request: Request) -> ImportResult:
         """The program that wrote it is recognised. What is here already is left as it is; importing again adds what is new."""
         memory = service.whole.memory
@@ -131,15 +131,15 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         with file:
             return await run_in_threadpool(memory.import_file, file)
 
-    @router.get("/api/import", summary="How far an import is")
+    @router.get("/api/import", summary="Show the progress of an import")
     def get_import() -> ImportState:
         return service.whole.memory.importing()
 
-    @router.post("/api/clear", summary="Delete everything, for ever", status_code=204)
+    @router.post("/api/clear", summary="Delete the whole memory", status_code=204)
     def post_clear(asked: requests.ClearMemory) -> None:
         service.whole.memory.clear()
 
-    @router.post("/api/reindex", summary="Embed everything anew", status_code=202)
+    @router.post("/api/reindex", summary="Embed everything again", status_code=202)
     def post_reindex(asked: requests.Reindex | None = None) -> EmbeddingState:
         """In the background, by another embedder if one is named. Search goes on with the vectors that are there."""
         memory = service.whole.memory
@@ -148,11 +148,11 @@ def routes(service: Service, policy: Policy) -> APIRouter:
             check_embedder(name, any_path=not policy.key)
         return memory.embed_anew(name)
 
-    @router.get("/api/reindex", summary="How far embedding is")
+    @router.get("/api/reindex", summary="Show the progress of embedding")
     def get_reindex() -> EmbeddingState:
         return service.weave.memory.embedding()
 
-    @router.post("/api/session", summary="Trade the key for a cookie", status_code=204)
+    @router.post("/api/session", summary="Start a session: exchange the key for a cookie", status_code=204)
     def post_session(request: Request) -> Response:
         """For what cannot send the key itself: links and event sources of our own page. It ends with the server."""
         answer = Response(status_code=204)

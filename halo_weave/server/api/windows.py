@@ -36,17 +36,17 @@ def routes(service: Service) -> APIRouter:
     def state(window_id: str) -> views.Window:
         return views.Window.model_validate(service.weave.windows.state(window_id))
 
-    @router.get("", summary="All windows")
+    @router.get("", summary="List windows")
     def get_windows() -> views.Windows:
         return views.Windows.model_validate({"windows": service.weave.windows.list()})
 
-    @router.post("", summary="A new window", status_code=201)
+    @router.post("", summary="Create a window", status_code=201)
     def post_window(asked: requests.NewWindow) -> views.Window:
         named = {name: value for name, value in requests.given_fields(asked).items() if value is not None}
         settings, _ = _own_settings(named.pop("settings", None))
         return state(service.weave.windows.create(**named, settings=settings).id)
 
-    @router.get("/{window_id}", summary="One window")
+    @router.get("/{window_id}", summary="Show a window")
     def get_window(window_id: WindowId) -> views.Window:
         return state(window_id)
 
@@ -58,20 +58,20 @@ def routes(service: Service) -> APIRouter:
         service.weave.windows.change(window_id, **changes, settings=settings, reset=[*asked.reset, *reset])
         return state(window_id)
 
-    @router.delete("/{window_id}", summary="Delete a window; what was said stays in memory", status_code=204)
+    @router.delete("/{window_id}", summary="Delete a window; its text stays in memory", status_code=204)
     def delete_window(window_id: WindowId) -> None:
         service.weave.windows.delete(window_id)
 
     # The turn
 
-    @router.post("/{window_id}/prune", summary="Apply the budget now", tags=["The turn"])
+    @router.post("/{window_id}/prune", summary="Prune a window to its budget now", tags=["The turn"])
     def post_prune(window_id: WindowId) -> views.PruneResult:
-        """What would fall asleep after the next reply falls asleep now."""
+        """Prunes now what would be pruned after the next reply."""
         return views.PruneResult.model_validate(service.weave.windows.prune(window_id))
 
     @router.get(
         "/{window_id}/events",
-        summary="What happens in the window, as it happens",
+        summary="Follow the events of a window",
         tags=["The turn"],
         response_class=EventStream,
         status_code=200,
@@ -82,7 +82,7 @@ def routes(service: Service) -> APIRouter:
         after: EventId = None,
         last_event_id: Annotated[str | None, Header(max_length=100)] = None,
     ) -> EventStream:
-        """From the event after the one named on, or with what comes. `reset`: load the context anew."""
+        """Starts after the named event, or with the next one. After `reset`, load the context again."""
         turns = service.weave.turns
         hub = await run_in_threadpool(turns.hub, window_id)
         if turns.watchers >= MAX_WATCHERS:
@@ -93,35 +93,39 @@ def routes(service: Service) -> APIRouter:
 
     # Looking
 
-    @router.get("/{window_id}/context", summary="What the model sees", tags=["Looking"])
+    @router.get(
+        "/{window_id}/context", summary="Show the context: exactly what the model sees", tags=["Looking"]
+    )
     def get_context(window_id: WindowId) -> views.WindowContext:
         return views.WindowContext.of(service.weave.windows.context(window_id))
 
-    @router.get("/{window_id}/turns", summary="What was said in the window, in order", tags=["Looking"])
+    @router.get("/{window_id}/turns", summary="List the turns of a window", tags=["Looking"])
     def get_turns(
         window_id: WindowId,
         offset: Annotated[int | None, Query(ge=0, le=2**53)] = None,
         around: Id | None = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> views.Transcript:
-        """From an offset on, around a turn, or without either the last ones. What sleeps is there too."""
+        """From an offset on, around a turn, or without either the last ones. Pruned chunks are included."""
         turn = None if around is None else requests.parse_position(around)
         page = service.weave.windows.said(window_id, offset=offset, around=turn, limit=limit)
         return views.Transcript.model_validate(page)
 
     @router.get(
-        "/{window_id}/turns/{turn_id}/use", summary="Where each word of a reply came from", tags=["Looking"]
+        "/{window_id}/turns/{turn_id}/sources", summary="Show the sources of a reply", tags=["Looking"]
     )
-    def get_use(window_id: WindowId, turn_id: Id) -> views.ReplySources:
+    def get_sources(window_id: WindowId, turn_id: Id) -> views.ReplySources:
         start, use = service.weave.windows.use(window_id, requests.parse_position(turn_id))
-        return views.ReplySources.model_validate({"start": start, "use": use})
+        return views.ReplySources.model_validate({"start": start, "attribution": use})
 
-    @router.get("/{window_id}/graveyard", summary="What sleeps in the window", tags=["Looking"])
+    @router.get(
+        "/{window_id}/graveyard", summary="List the graveyard: pruned chunks of a window", tags=["Looking"]
+    )
     def get_graveyard(
         window_id: WindowId,
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        sort: Literal["slept", "peak", "tokens", "position"] = "slept",
+        sort: Literal["pruned", "peak", "tokens", "position"] = "pruned",
         order: Literal["asc", "desc"] = "desc",
         role: Role | None = None,
         text: Annotated[str | None, Query(max_length=1000, pattern=TEXT_PATTERN)] = None,
@@ -130,14 +134,14 @@ def routes(service: Service) -> APIRouter:
             window_id,
             offset=offset,
             limit=limit,
-            sort=sort,
+            sort="slept" if sort == "pruned" else sort,
             descending=order == "desc",
             role=role,
             text=text or None,
         )
         return views.Graveyard.model_validate(page, context=service.weave.windows.names())
 
-    @router.get("/{window_id}/deleted", summary="What was deleted of what was said here", tags=["Looking"])
+    @router.get("/{window_id}/deleted", summary="List deleted chunks of a window", tags=["Looking"])
     def get_deleted(
         window_id: WindowId,
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
@@ -147,50 +151,55 @@ def routes(service: Service) -> APIRouter:
         total, found = service.weave.windows.deleted(window_id, offset=offset, limit=limit)
         return views.DeletedChunks.model_validate({"total": total, "items": found})
 
-    @router.get("/{window_id}/gap", summary="What sleeps between two positions", tags=["Looking"])
-    def get_gap(
+    @router.get("/{window_id}/pruned", summary="List pruned chunks between two positions", tags=["Looking"])
+    def get_pruned(
         window_id: WindowId,
-        after: Id | None = None,
-        before: Id | None = None,
+        first: Annotated[Id | None, Query(alias="from")] = None,
+        last: Annotated[Id | None, Query(alias="to")] = None,
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     ) -> views.PrunedBetween:
-        """In time order. Without `after` from the beginning, without `before` to the end."""
-        first = 0 if after is None else requests.parse_position(after)
-        last = 2**63 - 1 if before is None else requests.parse_position(before)
-        whole, found = service.weave.windows.gap(window_id, first, last, offset=offset, limit=limit)
+        """In time order. Without `from` from the beginning, without `to` up to the end."""
+        start = 0 if first is None else requests.parse_position(first)
+        end = 2**63 - 1 if last is None else requests.parse_position(last)
+        whole, found = service.weave.windows.gap(window_id, start, end, offset=offset, limit=limit)
         told = {"total": whole.chunks, "tokens": whole.tokens, "items": found}
         return views.PrunedBetween.model_validate(told, context=service.weave.windows.names())
 
-    @router.get("/{window_id}/preview", summary="What would wake up for this text", tags=["Looking"])
-    def get_preview(
+    @router.get(
+        "/{window_id}/recall-preview", summary="Preview what a message would resurrect", tags=["Looking"]
+    )
+    def get_recall_preview(
         window_id: WindowId,
-        without: Annotated[list[requests.Key], Query(max_length=1000, default_factory=list)],
-        also: Annotated[list[requests.Key], Query(max_length=1000, default_factory=list)],
+        exclude: Annotated[list[requests.Key], Query(max_length=1000, default_factory=list)],
+        include: Annotated[list[requests.Key], Query(max_length=1000, default_factory=list)],
         q: Annotated[str, Query(max_length=requests.MAX_QUESTION_LENGTH, pattern=TEXT_PATTERN)] = "",
-        room: bool = False,
+        make_room: bool = False,
     ) -> views.RecallPreview:
-        """`without`, `also`, `room`: as `say` takes them in its `wish`."""
-        wish = requests.recall_overrides_of(requests.RecallChoice(without=without, also=also, room=room))
-        return views.RecallPreview.of(service.weave.memory.preview(window_id, q, wish, ahead=True))
+        """`exclude`, `include`, `make_room`: as in the `recall` of a message."""
+        choice = requests.RecallChoice(exclude=exclude, include=include, make_room=make_room)
+        overrides = requests.recall_overrides_of(choice)
+        return views.RecallPreview.of(service.weave.memory.preview(window_id, q, overrides, ahead=True))
 
     @router.get(
-        "/{window_id}/life", summary="What became of all that was said in the window", tags=["Looking"]
+        "/{window_id}/timeline", summary="Show when each chunk was pruned and resurrected", tags=["Looking"]
     )
-    def get_life(window_id: WindowId) -> views.WindowTimeline:
-        """Without the words: what is live, what sleeps, and when each fell asleep and woke up."""
+    def get_timeline(window_id: WindowId) -> views.WindowTimeline:
+        """Without the text: what is live, what is pruned, and when each chunk was pruned and resurrected."""
         return views.WindowTimeline.model_validate(service.weave.windows.life(window_id))
 
     @router.post(
-        "/{window_id}/inject", summary="Wake up what explains a memory", tags=["The AI's own memory"]
+        "/{window_id}/inject",
+        summary="Resurrect the chunks behind a memory entry",
+        tags=["The AI's own memory"],
     )
     def post_inject(window_id: WindowId, asked: requests.InjectMemoryEntry) -> views.InjectionResult:
-        """The newest exchange stays. If nothing of it fits, nothing falls asleep, and the answer says what is missing."""
+        """The newest exchange stays. If nothing of it fits, nothing is pruned, and the answer says what is missing."""
         done = service.weave.keepsakes.inject(window_id, asked.path)
         return views.InjectionResult(
-            keys=[str(one.key) for one in done.woken],
+            resurrected=[str(one.key) for one in done.woken],
             cost=sum(one.cost for one in done.woken),
-            asleep=[str(one.key) for one in done.slept],
+            pruned=[str(one.key) for one in done.slept],
         )
 
     return router

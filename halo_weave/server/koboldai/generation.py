@@ -180,7 +180,9 @@ class Generate(KoboldInput):
         default=True,
         description="Whether {{[INPUT]}}, {{[OUTPUT]}} and {{[SYSTEM]}} in the prompt become turns of the model's template.",
     )
-    halo: RemoteKvRequest | None = Field(default=None, description="What another Halo Weave asks besides.")
+    remote_kv: RemoteKvRequest | None = Field(
+        default=None, description="What another Halo Weave asks besides."
+    )
     # Sent by clients of the family; they have no effect here.
     max_context_length: Any = Field(None, description="Without effect: the model's own context holds.")
     quiet: Any = _IGNORED
@@ -534,10 +536,10 @@ def routes(
     async def generate_text(asked: Generate) -> EventStream:
         def begin() -> tuple[Generator[bytes, None, None], bytes]:
             prompt = prompt_of(engine(), asked)
-            if asked.halo:
-                sampling = replace(asked.sampling, grammar=asked.halo.grammar)
+            if asked.remote_kv:
+                sampling = replace(asked.sampling, grammar=asked.remote_kv.grammar)
                 ids = prompt.segments[0].ids
-                lines = stream_generation(engine(), running(), asked.name, ids, sampling, asked.halo)
+                lines = stream_generation(engine(), running(), asked.name, ids, sampling, asked.remote_kv)
             else:
                 lines = _event_lines(engine(), running(), asked, prompt, generation_history())
             return lines, next(lines)

@@ -18,14 +18,14 @@ from pydantic import Field
 
 from halo_weave import __version__
 from halo_weave.chat.memory import (
-    LibraryStatus,
     McpMemory,
     MemoryForgotten,
     MemoryHits,
     MemoryPassage,
+    MemoryStatus,
+    MemoryTurn,
     MemoryWritten,
     Timeline,
-    ToldTurn,
 )
 from halo_weave.errors import HaloWeaveError
 from halo_weave.server.mcp.http import WRITES_HEADER
@@ -99,7 +99,7 @@ def memory_server(library: Callable[[], McpMemory], *, writes: bool = False) -> 
             return library().timeline(since=since, until=until, window=window, cursor=cursor, limit=limit)
 
     @server.tool(title="State of the memory", annotations=_READS, structured_output=True)
-    def memory_status() -> LibraryStatus:
+    def memory_status() -> MemoryStatus:
         """How much the memory holds, from when to when, and its windows."""
         with _in_sentences(ToolError):
             return library().status()
@@ -174,7 +174,7 @@ def _in_sentences(kind: type[Exception]) -> Iterator[None]:
         raise kind(str(error)) from error
 
 
-def _text(turns: list[ToldTurn]) -> str:
+def _text(turns: list[MemoryTurn]) -> str:
     return "\n\n".join(
         f"**{turn.speaker or turn.role}**, {turn.said} ({turn.ids[0]}):\n{turn.text}" for turn in turns
     )

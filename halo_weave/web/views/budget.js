@@ -96,8 +96,9 @@ export class BudgetView {
     const speed = writing ? turn.tokens / seconds : stats?.tokens_per_second;
     return [
       ["Tokens", limit ? `${number(used)} of ${number(limit)}` : number(used), USED],
-      ["Asleep", number(stats?.asleep_chunks), ASLEEP],
-      ["Woken", number(busy ? turn.woken : stats?.woken_last_turn), "Passages that came back for your last message"],
+      ["Asleep", number(stats?.pruned_chunks), ASLEEP],
+      ["Woken", number(busy ? turn.resurrected : stats?.resurrected_last_turn),
+        "Passages that came back for your last message"],
       ["KV reuse", percent(stats?.kv_reuse), KV],
       ["Speed", speed ? `${number(speed)} tok/s` : "–", "Tokens per second of the reply"],
     ];

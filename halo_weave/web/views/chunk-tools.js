@@ -45,14 +45,14 @@ export class ChunkTools {
     const reads = {
       t: () => tagChunk(app, chunk.key),
       c: () => app.copy(chunk.pieces.join("")),
-      w: () => app.why(chunk.key),
+      w: () => app.explain(chunk.key),
     };
     if (!app.store.writable) return reads;
     return {
       ...reads,
       p: () => (chunk.pinned ? app.unpin(chunk.key) : app.pin(chunk.key)),
       m: () => this.#canMerge(chunk) && app.merge(chunk.key),
-      s: () => app.sleep(chunk.key),
+      s: () => app.prune(chunk.key),
       Delete: () => app.delete(chunk.key),
     };
   }
@@ -117,7 +117,7 @@ export class ChunkTools {
   #canMerge(chunk) {
     const all = this.app.store.live?.chunks ?? [];
     const before = all[all.findIndex((one) => one.key === chunk.key) - 1];
-    return before?.turn.turn_id === chunk.turn.turn_id && !chunk.gap;
+    return before?.turn.turn_id === chunk.turn.turn_id && !chunk.prunedBefore;
   }
 
   /** @param {KeyboardEvent} event */

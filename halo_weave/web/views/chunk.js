@@ -2,7 +2,7 @@
 
 import { chunkLevel, shareLevels, tokenLevels } from "../colour.js";
 import { fill, h, icon } from "../dom.js";
-import { clip, counted, fitWord, isHit, number, speakerOf, wokenBy } from "../words.js";
+import { clip, counted, fitWord, isHit, number, speakerOf, resurrectedBy } from "../words.js";
 import { Prose } from "./prose.js";
 
 /**
@@ -102,24 +102,26 @@ export class ChunkView {
   /** Name, pin and badges. A screen reader hears the text before the figures. */
   describe() {
     const { chunk } = this;
-    const { woken } = chunk;
-    const state = JSON.stringify([chunk.pinned, woken, chunk.fresh, chunk.rank, chunk.asleep, chunk.pieces.length]);
+    const { resurrected } = chunk;
+    const { pinned, fresh, rank, pruned, pieces } = chunk;
+    const state = JSON.stringify([pinned, resurrected, fresh, rank, pruned, pieces.length]);
     if (state === this.#badges) return;
     this.#badges = state;
     const text = chunk.pieces.join("");
-    const why = woken ? wokenWords(woken, text) : "";
-    const standing = chunk.asleep ? "asleep" : `standing ${number(chunk.rank)} of 100`;
+    const why = resurrected ? resurrectedWords(resurrected, text) : "";
+    const standing = chunk.pruned ? "asleep" : `standing ${number(chunk.rank)} of 100`;
     const words = chunk.draft ? ["Reply in progress"]
       : [clip(text, 100), speakerOf(chunk.turn), `${number(chunk.pieces.length)} tokens`, standing];
     this.node.setAttribute("aria-label", [...words, chunk.pinned && "pinned", why].filter(Boolean).join(", "));
     this.node.classList.toggle("pinned", chunk.pinned);
-    this.node.classList.toggle("asleep", chunk.asleep);
-    this.node.title = chunk.asleep ? "Asleep: the model does not see this now. It wakes up when you speak of it." : "";
+    this.node.classList.toggle("asleep", chunk.pruned);
+    this.node.title = chunk.pruned ? "Asleep: the model does not see this now. It wakes up when you speak of it." : "";
     if (chunk.fresh) this.node.classList.add("glow");
     fill(
       this.badges,
       chunk.pinned ? h("span", { class: "badge pin-badge" }, icon("pin"), h("span", { text: "pinned" })) : null,
-      woken && h("span", { class: "badge wake-badge", title: returned(woken) }, icon("wake"), h("span", { text: why })),
+      resurrected && h("span", { class: "badge wake-badge", title: returned(resurrected) },
+        icon("wake"), h("span", { text: why })),
     );
   }
 
@@ -162,15 +164,15 @@ export class ChunkView {
   }
 }
 
-/** @param {WhyWoken} woken @param {string} text of the chunk */
-export function wokenWords(woken, text) {
-  const why = `woken ${wokenBy(woken, text)}`;
-  return isHit(woken) && woken.similarity ? `${why} · ${fitWord(woken.similarity)} fit` : why;
+/** @param {ResurrectionReason} resurrected @param {string} text of the chunk */
+export function resurrectedWords(resurrected, text) {
+  const why = `woken ${resurrectedBy(resurrected, text)}`;
+  return isHit(resurrected) && resurrected.similarity ? `${why} · ${fitWord(resurrected.similarity)} fit` : why;
 }
 
-/** That a chunk came back, and for a pair what woke the other. @param {WhyWoken} woken */
-function returned(woken) {
+/** That a chunk came back, and for a pair what woke the other. @param {ResurrectionReason} resurrected */
+function returned(resurrected) {
   const back = "Came back from sleep";
-  if (woken.by === "user" || isHit(woken) || !woken.words?.length) return back;
-  return `${back} with its pair, which was woken by “${woken.words.slice(0, 4).join(", ")}”`;
+  if (resurrected.by === "user" || isHit(resurrected) || !resurrected.words?.length) return back;
+  return `${back} with its pair, which was woken by “${resurrected.words.slice(0, 4).join(", ")}”`;
 }

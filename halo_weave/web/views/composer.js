@@ -30,7 +30,7 @@ export class ComposerView {
     });
     const send = { class: "send", "aria-label": "Send", title: "Send (Enter)" };
     this.send = h("button", { type: "submit", ...send }, icon("send"));
-    const stop = { class: "send stop", "aria-label": "Stop", title: "Stop (Esc)", on: { click: () => app.abort() } };
+    const stop = { class: "send stop", "aria-label": "Stop", title: "Stop (Esc)", on: { click: () => app.stop() } };
     this.stop = h("button", { type: "button", ...stop }, icon("stop"));
     this.status = h("p", { class: "status", role: "status" });
     this.count = h("span", { class: "draft-count", title: "How many tokens your text takes", hidden: true });
@@ -74,13 +74,13 @@ export class ComposerView {
     store.on("compose", () => this.input.focus());
     store.on("given-back", (text) => this.set(this.input.value.trim() ? `${text}\n${this.input.value}` : text));
     store.on("taken-back", (text) => this.input.value === text && this.set("", false));
-    store.on("failed", ({ sentence }) => {
-      app.toasts.show(sentence, { kind: "bad" });
+    store.on("failed", ({ message }) => {
+      app.toasts.show(message, { kind: "bad" });
       this.#wait(false); // what waited for the reply stays in the box
       if (this.unheard?.window === store.current) this.#giveBack(this.unheard);
       this.unheard = null;
     });
-    store.on("heard", () => (this.unheard = null));
+    store.on("message-stored", () => (this.unheard = null));
     for (const topic of ["done", "failed"]) store.on(topic, () => this.look()); // for what was typed meanwhile
   }
 
@@ -90,12 +90,12 @@ export class ComposerView {
     if (!text.trim() || this.#waiting) return;
     if (this.#unusable || this.attachments.reading) return this.#notYet();
     if (this.#starting || app.store.busy) return this.#wait(true);
-    const { wish } = this.preview;
+    const { recall } = this.preview;
     this.set("", false);
     const window = app.store.current || ((await app.newWindow())?.id ?? "");
     const files = this.attachments.take();
     const unheard = (this.unheard = { window, text, back: false });
-    if (window && (await app.say(text, window, files, wish))) return;
+    if (window && (await app.say(text, window, files, recall))) return;
     this.attachments.giveBack(window, files);
     this.#giveBack(unheard);
     if (this.unheard === unheard) this.unheard = null;
@@ -124,7 +124,8 @@ export class ComposerView {
     this.#waiting = this.input.readOnly = waiting;
     this.queued.hidden = !waiting;
     const loading = this.app.store.status?.model.state === "loading";
-    const when = loading ? "the model is ready" : this.#starting ? "the conversation is loaded" : "the reply is finished";
+    const when = loading ? "the model is ready"
+      : this.#starting ? "the conversation is loaded" : "the reply is finished";
     this.waits.textContent = `Your message will be sent when ${when}.`;
     this.show();
   }
@@ -256,10 +257,10 @@ export class ComposerView {
 
   #sentence() {
     const { turn, status, connection } = this.app.store;
-    let words = turn.unstored || this.#note || turnSentence(turn, Date.now());
+    let words = turn.notStored || this.#note || turnSentence(turn, Date.now());
     if (turn.phase === "reading") this.#tick();
     if (connection.state === "lost") words = "Connection lost. Trying again…";
-    else if (!words && status?.model.state === "loading") words = status.model.sentence || "Loading the model…";
+    else if (!words && status?.model.state === "loading") words = status.model.message || "Loading the model…";
     else if (!words && status?.model.state === "missing") words = "No model: nothing can be said yet.";
     else if (!words && turn.failed) words = turn.failed;
     else if (!words && turn.reason) {
@@ -267,20 +268,21 @@ export class ComposerView {
     }
     if (this.status.textContent !== words) this.status.textContent = words;
     this.status.classList.toggle("at-work", turn.phase !== "idle");
-    this.status.classList.toggle("bad", connection.state === "lost" || Boolean(turn.unstored) ||
+    this.status.classList.toggle("bad", connection.state === "lost" || Boolean(turn.notStored) ||
       (turn.phase === "idle" && Boolean(turn.failed)));
   }
 }
 
 /** @param {TurnState} turn */
 function doneWords(turn) {
-  const { tokens, tokens_per_second, computed, woken, asleep, prompted, cached, faults } = turn.stats;
+  const { tokens, tokens_per_second, computed, resurrected, pruned } = turn.stats;
+  const { server_prompt_tokens: prompted, server_cached_tokens: cached, malformed_rows: faults } = turn.stats;
   if (!tokens) return "";
   const speed = tokens_per_second ? ` at ${Math.round(tokens_per_second)} tok/s` : "";
   const kept = prompted ? `, the server had ${cached} of ${counted(prompted, "token")}` : "";
   const blind = faults ? ` Attention that could not be used: ${counted(faults, "row")}.` : "";
   const read = kept || computed === undefined ? kept : `, read ${counted(computed, "token")} anew`;
-  const woke = woken ? `, woke ${woken}` : "";
-  const slept = asleep ? `, put ${asleep} to sleep` : "";
+  const woke = resurrected ? `, woke ${resurrected}` : "";
+  const slept = pruned ? `, put ${pruned} to sleep` : "";
   return `Wrote ${counted(tokens, "token")}${speed}${read}${woke}${slept}.${blind}`;
 }

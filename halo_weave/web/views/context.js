@@ -5,7 +5,7 @@ import { openFence } from "../markdown.js";
 import { compareIds, counted, isPlainFile, parts } from "../words.js";
 import { ChunkTools } from "./chunk-tools.js";
 import { ChunkView } from "./chunk.js";
-import { GapView } from "./gap.js";
+import { PrunedGapView } from "./pruned-gap.js";
 import { ScrollPlace } from "./scroll.js";
 import { TurnTools } from "./turn-tools.js";
 import { TurnView } from "./turn.js";
@@ -15,7 +15,7 @@ export class ContextView {
   chunks = new Map();
   /** @type {Map<string, TurnView>} */
   turns = new Map();
-  /** @type {Map<string, GapView>} */
+  /** @type {Map<string, PrunedGapView>} */
   gaps = new Map();
   #frame = 0;
   #stale = { live: false, token: false, brightness: false };
@@ -42,7 +42,7 @@ export class ContextView {
     store.on("context", (wire) => this.#showSystem(wire));
     store.on("live", () => this.#soon("live"));
     store.on("token", () => this.#soon("token"));
-    for (const topic of ["brightness", "light"]) store.on(topic, () => this.#soon("brightness"));
+    for (const topic of ["brightness", "attribution"]) store.on(topic, () => this.#soon("brightness"));
     app.preferences.addEventListener("change", () => this.#soon("live"));
     this.list.addEventListener("recolour-code", (event) => this.#reshow(/** @type {Element} */ (event.target)));
     this.list.addEventListener("click", (event) => codeAct(app, /** @type {Element} */ (event.target)));
@@ -87,7 +87,7 @@ export class ContextView {
     else if (stale.live) hold(this.place, ".chunk", () => this.#arrange(live));
     if (stale.token) this.chunks.get("draft")?.grow();
     if (stale.live || stale.brightness) this.recolour();
-    if (stale.live && !this.app.store.busy) this.app.lightOf(this.app.store.newestReply);
+    if (stale.live && !this.app.store.busy) this.app.attributionOf(this.app.store.newestReply);
     if (this.scroll.following && (stale.live || stale.token)) this.scroll.toEnd();
   }
 
@@ -112,7 +112,7 @@ export class ContextView {
 
   // Every chunk at its place
 
-  /** Nodes that are there already stay. @param {import("../live.js").Live} live */
+  /** Nodes that are there already stay. @param {import("../live-chunks.js").LiveChunks} live */
   #arrange(live) {
     const wanted = this.#layOut(live);
     const focused = this.list.contains(document.activeElement) ? document.activeElement?.closest("article") : null;
@@ -127,7 +127,7 @@ export class ContextView {
     if (!reachable) this.list.querySelector("article:last-of-type")?.setAttribute("tabindex", "0");
   }
 
-  /** Which nodes stand in which, in order. @param {import("../live.js").Live} live */
+  /** Which nodes stand in which, in order. @param {import("../live-chunks.js").LiveChunks} live */
   #layOut(live) {
     /** @type {Node[]} */
     const top = [];
@@ -141,14 +141,15 @@ export class ContextView {
       const { node, body } = this.#turn(chunk.turn);
       const inside = wanted.get(body) ?? [];
       const opens = before?.turn.turn_id !== chunk.turn.turn_id;
-      fence = opens || chunk.gap || !before ? "" : openFence(before.pieces.join(""), fence);
-      if (chunk.gap) (opens ? top : inside).push(this.#gap(chunk.key, chunk.gap, beside.get(chunk) ?? null, chunk));
+      fence = opens || chunk.prunedBefore || !before ? "" : openFence(before.pieces.join(""), fence);
+      const gap = chunk.prunedBefore;
+      if (gap) (opens ? top : inside).push(this.#gap(chunk.key, gap, beside.get(chunk) ?? null, chunk));
       if (opens && !wanted.has(body)) top.push(node);
       wanted.set(body, inside);
       inside.push(this.#chunk(chunk, fence).node);
       before = chunk;
     }
-    if (live.tailGap) top.push(this.#gap("tail", live.tailGap, all.at(-1) ?? null, null));
+    if (live.prunedAfter) top.push(this.#gap("tail", live.prunedAfter, all.at(-1) ?? null, null));
     return wanted;
   }
 
@@ -204,11 +205,11 @@ export class ContextView {
     }
   }
 
-  /** @param {string} key @param {Gap} gap @param {LiveChunk | null} after @param {LiveChunk | null} before */
+  /** @param {string} key @param {PrunedGap} gap @param {LiveChunk | null} after @param {LiveChunk | null} before */
   #gap(key, gap, after, before) {
     let view = this.gaps.get(key);
-    if (!view) this.gaps.set(key, (view = new GapView(this.app)));
-    return view.adopt(gap, after?.start ?? null, before?.start ?? null, before?.thoughts ?? 0).node;
+    if (!view) this.gaps.set(key, (view = new PrunedGapView(this.app)));
+    return view.adopt(gap, after?.start ?? null, before?.start ?? null, before?.prunedThoughts ?? 0).node;
   }
 
   #clear() {
@@ -249,7 +250,7 @@ export class ContextView {
       return (compareIds(other.turn, turn) || compareIds(other.chunk, chunk)) > 0;
     });
     const there = await this.gaps.get(next?.key ?? "tail")?.reveal(key);
-    if (!there && store.current === current) this.app.why(key);
+    if (!there && store.current === current) this.app.explain(key);
   }
 }
 

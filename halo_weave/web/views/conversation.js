@@ -1,7 +1,7 @@
 // The centre as a conversation: all that was said in this window, in order. Only turns near the view exist.
 
 import { h, hold } from "../dom.js";
-import { toolTokens } from "../live.js";
+import { toolTokens } from "../live-chunks.js";
 import { openFence } from "../markdown.js";
 import { compareIds, isPlainFile, parts } from "../words.js";
 import { ChunkTools } from "./chunk-tools.js";
@@ -73,11 +73,11 @@ export class ConversationView {
     });
     store.on("live", () => this.#soon("live"));
     store.on("token", () => this.#soon("token"));
-    for (const topic of ["brightness", "light"]) store.on(topic, () => this.#soon("light"));
+    for (const topic of ["brightness", "attribution"]) store.on(topic, () => this.#soon("light"));
     for (const topic of ["windows", "turn"]) store.on(topic, () => this.#soon("live"));
     store.on("follow", () => (this.scroll.following = true));
     // Something changed: what is said now may take the place of what was loaded.
-    store.on("heard", () => this.#doubt && this.#reload());
+    store.on("message-stored", () => this.#doubt && this.#reload());
     store.on("done", () => {
       if (this.#doubt) this.#reload();
       this.#doubt = false;
@@ -226,7 +226,7 @@ export class ConversationView {
     }
     if (stale.token) this.chunks.get("draft")?.grow();
     if (stale.live || stale.light || all) this.recolour();
-    if ((stale.live || all) && !store.busy) this.app.lightOf(store.newestReply);
+    if ((stale.live || all) && !store.busy) this.app.attributionOf(store.newestReply);
     if (this.scroll.following && (stale.live || stale.token || all)) this.scroll.toEnd();
     if (stale.live || all) this.#layOut();
   }
@@ -264,9 +264,9 @@ export class ConversationView {
     const { store, preferences } = this.app;
     const raw = preferences.values.form === "raw";
     const draft = this.#end >= this.#total ? store.live?.draft : null;
-    const { answering } = store.turn; // what follows it makes place for the reply
-    const staying = draft && answering
-      ? this.#slice.filter(({ turn }) => compareIds(turn.turn_id, answering) <= 0) : this.#slice;
+    const { regenerating } = store.turn; // what follows it makes place for the reply
+    const staying = draft && regenerating
+      ? this.#slice.filter(({ turn }) => compareIds(turn.turn_id, regenerating) <= 0) : this.#slice;
     const all = draft ? [...staying, { turn: draft.turn, chunks: [draft] }] : this.#slice;
     /** @type {Map<HTMLElement, Node[]>} */
     const wanted = new Map([[this.list, []]]);
@@ -350,17 +350,18 @@ function shownTurn({ chunks, ...turn }) {
     turn,
     chunks: chunks.map((one) => ({
       key: one.key, turn, start: one.start, pinned: false, pieces: one.text_pieces, brightness: new Float32Array(0),
-      peak: 0, mean: 0, woken: null, tool: one.tool, thought: one.thought, gap: null, thoughts: 0, fresh: false,
-      draft: false, rank: 0, asleep: true, tools: one.tool ? toolTokens(one.text_pieces) : [], thinking: [],
+      peak: 0, mean: 0, resurrected: null, tool: one.tool, thought: one.thought, prunedBefore: null,
+      prunedThoughts: 0, fresh: false, draft: false, rank: 0, pruned: true,
+      tools: one.tool ? toolTokens(one.text_pieces) : [], thinking: [],
     })),
   };
 }
 
 /** A chunk that is not live, also if it was when it was said. @param {LiveChunk} said @returns {LiveChunk} */
 function pruned(said) {
-  if (said.asleep) return said;
+  if (said.pruned) return said;
   return {
-    ...said, asleep: true, pinned: false, woken: null, gap: null, fresh: false, rank: 0,
+    ...said, pruned: true, pinned: false, resurrected: null, prunedBefore: null, fresh: false, rank: 0,
     brightness: new Float32Array(0), peak: 0, mean: 0,
   };
 }

@@ -1,4 +1,4 @@
-// The right drawer: one panel at a time, remembered, closed with the same button that opened it.
+// The right drawer: one panel at a time, sources, closed with the same button that opened it.
 
 import { fill, h, icon, iconButton } from "../dom.js";
 
@@ -28,7 +28,7 @@ export class DrawerView {
     this.open = "";
     const before = app.preferences.values.drawer;
     this.show(before in panels && !over.matches ? before : "");
-    for (const topic of ["goto", "woke"]) app.store.on(topic, () => over.matches && this.open && this.show(""));
+    for (const topic of ["goto", "resurrected"]) app.store.on(topic, () => over.matches && this.open && this.show(""));
     app.store.on("panel", (name) => this.open !== name && this.toggle(name));
     document.addEventListener("keydown", (event) => event.key === "Escape" && this.#escape(event));
   }

@@ -4,7 +4,7 @@ import { button, fill, h, onSubmit } from "../dom.js";
 
 const ABOUT = "A server that runs a model: another Halo Weave, or any with /v1/chat/completions. This window sends " +
   "its live context there.";
-/** @type {Record<Where["rule"], string>} */
+/** @type {Record<Where["remote_scope"], string>} */
 const RULES = {
   all: "everything it remembers",
   window: "only what was said in this window",
@@ -12,7 +12,7 @@ const RULES = {
 };
 /** @type {[string, string, string[]][]} */
 const KINDS = [ // what each needs to know
-  ["openai", "any /v1 server", ["url", "model_name", "key", "reader"]],
+  ["openai", "any /v1 server", ["url", "model_name", "key", "shadow_model"]],
   ["kobold", "Halo Weave, KoboldCPP", ["url", "key"]],
   ["llama", "a model here", ["model_name"]],
 ];
@@ -22,13 +22,13 @@ const USUAL = "what it usually may: of models elsewhere, only what was said in t
 export function whereWords(where) {
   if (!where.known) return `There is no engine named ${where.name} any more. Choose another one for this window.`;
   const who = where.name ? `${where.name} answers here` : "The model of all windows answers here";
-  if (where.private && where.elsewhere) {
-    return `This window is private, so nothing is sent to ${where.elsewhere}, and nobody answers here. ` +
+  if (where.private && where.remote_host) {
+    return `This window is private, so nothing is sent to ${where.remote_host}, and nobody answers here. ` +
       "Choose an engine on this machine, or let the window not be private.";
   }
-  const place = where.elsewhere ? `words are sent to ${where.elsewhere}` : "words stay on this machine";
-  const faults = where.malformed ? ` ${where.malformed} rows of attention could not be used.` : "";
-  return `${who}; ${place}. It may read ${RULES[where.rule]}.${faults}`;
+  const place = where.remote_host ? `words are sent to ${where.remote_host}` : "words stay on this machine";
+  const faults = where.malformed_rows ? ` ${where.malformed_rows} rows of attention could not be used.` : "";
+  return `${who}; ${place}. It may read ${RULES[where.remote_scope]}.${faults}`;
 }
 
 export class EnginesPart {
@@ -53,13 +53,13 @@ export class EnginesPart {
     this.fields = {
       name: field("Name", "cellar"), url: field("Address", "http://127.0.0.1:8080"),
       model_name: field("Model, as the server knows it", ""), key: field("Key", "", "password"),
-      reader: field("Reader", "Reader: a small model here, or off"),
+      shadow_model: field("Shadow model", "Shadow model: a small model here, or off"),
     };
     this.kind = h("select", { class: "field", "aria-label": "Kind", on: { change: () => this.#showFields() } },
       KINDS.map(([value, text]) => h("option", { value, text: `${value}: ${text}` })));
     const form = h("form", { class: "engine-form runs", on: onSubmit(() => this.#add()) },
       this.fields.name, this.kind, this.fields.url, this.fields.model_name, this.fields.key,
-      this.fields.reader,
+      this.fields.shadow_model,
       h("button", { type: "submit", class: "button", text: "Add" }));
     this.node = h("section", { class: "group engines" }, h("h3", { text: "On other machines" }),
       this.where, this.light, this.own, h("p", { class: "quiet runs", text: ABOUT }), this.notice, this.list, form);
@@ -85,7 +85,7 @@ export class EnginesPart {
   /** Where light comes from is known now. */
   #calibrated() {
     const change = this.app.store.status?.model.change;
-    const told = change?.state === "calibrated" ? change.sentence : "";
+    const told = change?.state === "calibrated" ? change.message : "";
     if (told && told !== this.#told && this.node.isConnected) this.load();
     this.#told = told;
   }
@@ -93,9 +93,9 @@ export class EnginesPart {
   /** @param {Engine[]} engines @param {Where | null | undefined} where */
   #show(engines, where) {
     this.where.textContent = where ? whereWords(where) : "";
-    this.light.textContent = where?.light ?? "";
+    this.light.textContent = where?.attention_source ?? "";
     this.own.hidden = !where;
-    this.rule.value = String(this.app.store.window?.effective.may_leave ?? "");
+    this.rule.value = String(this.app.store.window?.effective.remote_scope ?? "");
     this.private.checked = where?.private ?? false;
     const title = "The model of all windows";
     const shared = where?.name && h("li", { class: "model-item" }, h("div", { class: "model-head" },
@@ -106,15 +106,15 @@ export class EnginesPart {
   /** @param {Engine} one @param {Where | null | undefined} where */
   #item(one, where) {
     const used = where?.name === one.name;
-    const reader = one.reader && `reader ${one.reader}`;
-    const about = [one.kind, one.url, one.model_name, reader, one.has_key ? "with a key" : ""];
+    const shadow = one.shadow_model && `shadow model ${one.shadow_model}`;
+    const about = [one.kind, one.url, one.model_name, shadow, one.has_key ? "with a key" : ""];
     return h("li", { class: used ? "model-item used" : "model-item", data: { name: one.name } },
       h("div", { class: "model-head" }, h("span", { class: "model-title", text: one.name }),
         used ? h("span", { class: "badge", text: "answers here" }) : this.#use(one.name, one.name),
         !one.configured && button("Change", () => this.#change(one), "small runs"),
         !one.configured && button("Remove", () => this.#remove(one.name), "small runs")),
       h("p", { class: "quiet", text: about.filter(Boolean).join(" · ") }),
-      one.light && h("p", { class: "quiet", text: one.light }));
+      one.attention_source && h("p", { class: "quiet", text: one.attention_source }));
   }
 
   /** @param {string} name @param {string} title */
@@ -126,11 +126,11 @@ export class EnginesPart {
 
   /** @param {string} name */
   #choose(name) {
-    return this.#set({ answered_by: name });
+    return this.#set({ engine_name: name });
   }
 
   #rule() {
-    return this.#set({ may_leave: this.rule.value || null });
+    return this.#set({ remote_scope: this.rule.value || null });
   }
 
   /** @param {Record<string, unknown>} settings */
@@ -150,9 +150,10 @@ export class EnginesPart {
 
   /** The form holds what is known of an engine. Its key is not told here: left empty, it stays. @param {Engine} one */
   #change(one) {
-    const { name, url, model_name, reader } = this.fields;
+    const { name, url, model_name, shadow_model } = this.fields;
     this.kind.value = one.kind;
-    [name.value, url.value, model_name.value, reader.value] = [one.name, one.url, one.model_name, one.reader];
+    [name.value, url.value] = [one.name, one.url];
+    [model_name.value, shadow_model.value] = [one.model_name, one.shadow_model];
     this.#showFields();
     name.focus();
   }
@@ -199,17 +200,17 @@ export class WhereBadge {
   async show() {
     const { store, api } = this.app;
     const window = store.window;
-    const own = window?.effective.answered_by ?? "";
-    const asked = window ? `${window.id} ${JSON.stringify(window.effective)} ${store.status?.model.elsewhere}` : "";
+    const own = window?.effective.engine_name ?? "";
+    const asked = window ? `${window.id} ${JSON.stringify(window.effective)} ${store.status?.model.remote_host}` : "";
     if (asked === this.#asked) return;
     this.#asked = asked;
-    const far = store.status?.model.elsewhere ?? "";
+    const far = store.status?.model.remote_host ?? "";
     this.node.hidden = true;
     if (!window || (!own && !far)) return;
     const where = /** @type {Where} */ (await api.json("GET", `/api/windows/${window.id}/engine`).catch(() => null));
     if (!where || this.#asked !== asked) return;
-    this.node.hidden = !where.elsewhere && where.known;
-    this.node.textContent = !where.known ? `no ${where.name}` : where.private ? "private" : `→ ${where.elsewhere}`;
+    this.node.hidden = !where.remote_host && where.known;
+    this.node.textContent = !where.known ? `no ${where.name}` : where.private ? "private" : `→ ${where.remote_host}`;
     this.node.title = whereWords(where);
   }
 }

@@ -135,11 +135,11 @@ export class EntryView {
     app.refresh();
     await app.reload();
     const undo = () => app.attempt(async () => {
-      for (const key of done.keys) await app.api.act(current, key, "sleep");
-      for (const key of done.asleep) await app.api.act(current, key, "wake_again");
+      for (const key of done.resurrected) await app.api.act(current, key, "prune");
+      for (const key of done.pruned) await app.api.act(current, key, "undo-prune");
       await app.reload();
     });
-    app.toasts.show(injectedWords(done), done.keys.length ? { label: "Undo", long: true, act: undo } : {});
+    app.toasts.show(injectedWords(done), done.resurrected.length ? { label: "Undo", long: true, act: undo } : {});
   }
 
   /** @param {string} path */
@@ -224,11 +224,11 @@ function versionOf({ version, modified, ended, content }, again) {
 }
 
 /** @param {Wire.Answers["POST /api/windows/{window_id}/inject"]} done */
-function injectedWords({ keys, cost, asleep }) {
-  if (!keys.length) return "Nothing of its snapshot is asleep.";
+function injectedWords({ resurrected, cost, pruned }) {
+  if (!resurrected.length) return "Nothing of its snapshot is asleep.";
   const tokens = cost ? `, ${counted(cost, "token")}` : "";
-  const room = asleep.length ? ` ${counted(asleep.length, "dimmer chunk")} fell asleep to make room.` : "";
-  return `Woke ${counted(keys.length, "chunk")} of its snapshot${tokens}.${room}`;
+  const room = pruned.length ? ` ${counted(pruned.length, "dimmer chunk")} fell asleep to make room.` : "";
+  return `Woke ${counted(resurrected.length, "chunk")} of its snapshot${tokens}.${room}`;
 }
 
 /**

@@ -23,7 +23,8 @@ const PREPARED = [
  * @type {Wire.OwnSettings}
  */
 const SETTINGS = {
-  max_context_tokens: 0, max_new_tokens: 48, min_chunk_tokens: 8, keep_exchanges: 1, strategy: "first_in_first_out",
+  max_context_tokens: 0, max_new_tokens: 48, min_chunk_tokens: 8, protect_recent_exchanges: 1,
+  strategy: "first_in_first_out",
   memory_scope: "window", tools: "off",
 };
 const ROOM = 400; // tokens beyond the prepared ones, for what is asked and what returns
@@ -130,7 +131,9 @@ export class FirstSteps {
   /** Whether it returned. */
   #returnedWords() {
     const live = this.#live;
-    if (live?.woken) return "Your message about the cat returned to its place: the model read it before it answered.";
+    if (live?.resurrected) {
+      return "Your message about the cat returned to its place: the model read it before it answered.";
+    }
     if (live) return "Your message about the cat was in the context all the time: it had not been pruned.";
     return "Your message about the cat did not return for these words. Ask about the cat, or open the graveyard and " +
       "resurrect it there.";
@@ -140,9 +143,9 @@ export class FirstSteps {
   #lightWords() {
     const { store } = this.app;
     if (!this.#live) return "";
-    const light = store.light.get(store.newestReply);
+    const light = store.attributions.get(store.newestReply);
     if (!light) return "What the answer took from it is not known: the model was not examined for that yet.";
-    const share = light.use.chunks.find((one) => one.key === this.#fact)?.share ?? 0;
+    const share = light.attribution.chunks.find((one) => one.key === this.#fact)?.share ?? 0;
     if (share < USED) return "The answer took hardly anything from it. A larger model answers better.";
     return `${percent(share)} of the answer came from it: point at the words of the answer to see which.`;
   }
@@ -150,7 +153,7 @@ export class FirstSteps {
   /** Where things are, and what to do next. */
   #where() {
     const { status } = this.app.store;
-    const where = status?.memory.place ? `Everything lies in ${status.memory.place} on this machine. ` : "";
+    const where = status?.memory.location ? `Everything lies in ${status.memory.location} on this machine. ` : "";
     return `${where}Other windows prune what the model used least. To choose a model, click its name below.`;
   }
 }

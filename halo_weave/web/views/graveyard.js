@@ -3,7 +3,7 @@
 import { debounced, h, iconButton } from "../dom.js";
 import { clip, counted, exactly, moment, number, parts, speakerOf } from "../words.js";
 import { phrase, Prose } from "./prose.js";
-import { Rows } from "./rows.js";
+import { Rows } from "./virtual-list.js";
 
 const HEIGHT = 104;
 const ROW = 240; // characters of a text in a row
@@ -20,7 +20,7 @@ export class GraveyardView {
   constructor(app) {
     this.app = app;
     this.sort = select("Sort by", [
-      ["slept", "Fell asleep"], ["peak", "Peak"], ["tokens", "Size"], ["position", "Time said"],
+      ["pruned", "Fell asleep"], ["peak", "Peak"], ["tokens", "Size"], ["position", "Time said"],
     ]);
     this.order = select("Order", [["desc", ""], ["asc", ""]]);
     this.role = select("Who said it", [["", "All"], ["user", ""], ["assistant", ""]]);
@@ -28,9 +28,9 @@ export class GraveyardView {
     this.text = h("input", { type: "search", class: "field", placeholder: label, "aria-label": label });
     this.count = h("p", { class: "quiet", role: "status", title: ABOUT });
     this.which = select("Which chunks", [["asleep", "Asleep"], ["deleted", "Deleted by you"]]);
-    /** @type {Rows<Sleeping>} */
+    /** @type {Rows<PrunedItem>} */
     this.rows = new Rows({
-      height: HEIGHT, label: "Sleeping chunks", row: (item) => this.#row(item),
+      height: HEIGHT, label: "PrunedItem chunks", row: (item) => this.#row(item),
       load: (offset, limit) => this.#load(offset, limit),
       empty: () => h("p", { class: "quiet pad", text: this.#noneWords }),
     });
@@ -72,7 +72,7 @@ export class GraveyardView {
   }
 
   get #bySleep() {
-    return this.sort.value === "slept";
+    return this.sort.value === "pruned";
   }
 
   /** The order in the words of what is sorted, and who speaks in this window. */
@@ -97,7 +97,7 @@ export class GraveyardView {
     const filter = { role: this.role.value, text: this.text.value.trim() };
     const query = { offset, limit, sort: this.sort.value, order: this.order.value, ...filter };
     const page = await this.app.attempt(() => api.graveyard(store.current, query));
-    const tokens = this.#filtered ? "" : `, ${counted(store.stats?.asleep_tokens ?? 0, "token")}`;
+    const tokens = this.#filtered ? "" : `, ${counted(store.stats?.pruned_tokens ?? 0, "token")}`;
     const words = this.#filtered ? "found" : "asleep";
     if (page) this.count.textContent = `${counted(page.total, "chunk")}${tokens} ${words}`;
     return page;
@@ -108,10 +108,11 @@ export class GraveyardView {
     const { store, api } = this.app;
     const page = await this.app.attempt(() => api.deleted(store.current, { offset, limit }));
     if (page) this.count.textContent = `${counted(page.total, "chunk")} deleted`;
-    return page && { total: page.total, items: page.items.map((one) => ({ ...one, peak: 0, reason: {} })) };
+    const items = page?.items.map((one) => ({ ...one, peak: 0, reason: {}, pruned: one.deleted })) ?? [];
+    return page && { total: page.total, items };
   }
 
-  /** @param {Sleeping} item */
+  /** @param {PrunedItem} item */
   #row(item) {
     const { turn, chunk } = parts(item.key);
     const peak = this.#deleted ? "" : ` · peak ${number(item.peak)}`;
@@ -131,13 +132,13 @@ export class GraveyardView {
     return this.app.preferences.values.form === "raw" ? [clip(text, ROW)] : phrase(text, ROW);
   }
 
-  /** The way back of a chunk. @param {Sleeping} item @returns {["undo" | "wake", string, () => void]} */
+  /** The way back of a chunk. @param {PrunedItem} item @returns {["undo" | "wake", string, () => void]} */
   #way({ key }) {
-    if (this.#deleted) return ["undo", "Undelete", () => this.app.undelete([key])];
-    return ["wake", "Wake up here, pinned", () => this.app.wake(key)];
+    if (this.#deleted) return ["undo", "Undelete", () => this.app.restore([key])];
+    return ["wake", "Wake up here, pinned", () => this.app.resurrect(key)];
   }
 
-  /** The whole text, and what can be done with it. @param {Sleeping} item */
+  /** The whole text, and what can be done with it. @param {PrunedItem} item */
   read(item) {
     const text = h("div", { class: "text why-text" });
     new Prose(text, () => "").show([item.text], { raw: this.app.preferences.values.form === "raw" });
@@ -151,17 +152,17 @@ export class GraveyardView {
       h("p", { class: "quiet", text: about }), text,
       h("div", { class: "answers" },
         iconButton("copy", "Copy", () => this.app.copy(item.text), { text: true }),
-        ...(this.#deleted ? [] : [iconButton("why", "Why?", done(() => this.app.why(item.key)), { text: true })]),
+        ...(this.#deleted ? [] : [iconButton("why", "Why?", done(() => this.app.explain(item.key)), { text: true })]),
         iconButton(icon, label, done(act), { text: true, class: "primary writes" })));
   }
 
-  /** When it fell asleep if the list is sorted by that, else when it was said. @param {Sleeping} item */
-  #time({ slept, said }) {
+  /** When it fell asleep if the list is sorted by that, else when it was said. @param {PrunedItem} item */
+  #time({ pruned, said }) {
     if (!this.#bySleep || this.#deleted) {
       return h("time", { datetime: said, title: `Said ${exactly(said)}`, text: moment(said) });
     }
-    const title = `Fell asleep ${exactly(slept)}, said ${exactly(said)}`;
-    return h("time", { datetime: slept, title, text: `asleep ${moment(slept)}` });
+    const title = `Fell asleep ${exactly(pruned)}, said ${exactly(said)}`;
+    return h("time", { datetime: pruned, title, text: `asleep ${moment(pruned)}` });
   }
 }
 

@@ -93,7 +93,7 @@ export class HeaderView {
     document.body.classList.toggle("lost", connection.state === "lost");
     const retry = () => this.app.follower?.retryNow();
     if (lost) fill(this.banner, h("span", { text: LOST }), button("Try now", retry, "small"));
-    else if (missing) fill(this.banner, h("span", { text: status.model.sentence }));
+    else if (missing) fill(this.banner, h("span", { text: status.model.message }));
   }
 }
 

@@ -65,7 +65,7 @@ export class KeysView {
     const { busy, writable } = this.app.store;
     if (busy && writable) {
       event.preventDefault();
-      this.app.abort();
+      this.app.stop();
     } else document.body.classList.remove("rail-open");
   }
 

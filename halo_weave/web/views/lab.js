@@ -73,7 +73,7 @@ export class LabView {
     facts(this.model, model ? [
       ["name", model.name || "none"], ["architecture", model.architecture], ["layers", number(model.layers)],
       ["heads", number(model.heads)], ["context", counted(model.context, "token")], ["size", size(model.size_bytes)],
-      ["KV cache", model.kv], ["KV reuse", percent(stats?.kv_reuse)],
+      ["KV cache", model.kv_mode], ["KV reuse", percent(stats?.kv_reuse)],
     ] : []);
   }
 

@@ -30,7 +30,7 @@ export class MemoryView {
     const about = h("p", { class: "quiet", text: ABOUT });
     this.node = h("div", { class: "drawer-body" }, about, this.form, this.tree, this.entry.node);
     this.query.addEventListener("search", () => !this.query.value && this.load());
-    app.store.on("kept", () => this.node.isConnected && this.load());
+    app.store.on("memory", () => this.node.isConnected && this.load());
     for (const topic of ["connection", "status"]) app.store.on(topic, () => this.#catchUp());
   }
 

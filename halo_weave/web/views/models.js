@@ -86,7 +86,7 @@ export class ModelsView {
     const bar = h("progress", { "aria-label": "Progress", max: "1", value: change.progress });
     fill(this.change,
       h("p", {},
-        change.model && h("strong", { text: `${change.model}: ` }), change.sentence,
+        change.model && h("strong", { text: `${change.model}: ` }), change.message,
         change.progress !== null && ` ${percent(change.progress)}`,
         !working && model.state === "ready" && ` ${model.name} stays.`),
       change.state === "calibrating" && h("p", { class: "quiet", text: CALIBRATING }),
@@ -143,7 +143,7 @@ export function modelNotes(model) {
 function usedWords(model) {
   if (model.state !== "ready") {
     const share = model.progress === null ? "" : ` ${percent(model.progress)}`;
-    return [h("p", { class: model.state === "missing" ? "bad" : "", text: `${model.sentence}${share}` })];
+    return [h("p", { class: model.state === "missing" ? "bad" : "", text: `${model.message}${share}` })];
   }
   const thinks = model.efforts.length ? `thinks before it answers (effort: ${model.efforts.join(", ")})`
     : model.thinks ? "thinks before it answers" : "";
@@ -155,7 +155,7 @@ function usedWords(model) {
     h("p", { class: "model-title" }, h("span", { class: "dot ready" }), model.name),
     h("p", { class: "quiet", text: facts.filter(Boolean).join(" · ") }),
     ...modelNotes(model).map((text) => h("p", { class: "model-note", text })),
-    ...(model.light ? [h("p", { class: "quiet", text: model.light })] : []),
+    ...(model.attention_source ? [h("p", { class: "quiet", text: model.attention_source })] : []),
   ];
 }
 

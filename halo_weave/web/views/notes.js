@@ -36,7 +36,7 @@ export class NotesView {
     this.field.input.value = "";
     this.field.input.placeholder = "Not loaded yet.";
     this.field.node.addEventListener("checked", () => this.#state());
-    app.store.on("kept", () => this.node.isConnected && !this.#changed && this.load());
+    app.store.on("memory", () => this.node.isConnected && !this.#changed && this.load());
     for (const topic of ["connection", "status"]) app.store.on(topic, () => this.#catchUp());
     this.#state();
   }

@@ -41,11 +41,11 @@ export class PeopleView {
     const { me } = store;
     if (!me) return;
     this.#seen = this.#windows();
-    this.who.textContent = me.runs_it ? `You are the ${me.name}: this server is yours.` : `You are ${me.name}.`;
-    this.keys.hidden = !me.runs_it;
-    this.sharing.hidden = this.shared.hidden = !me.several;
+    this.who.textContent = me.is_owner ? `You are the ${me.name}: this server is yours.` : `You are ${me.name}.`;
+    this.keys.hidden = !me.is_owner;
+    this.sharing.hidden = this.shared.hidden = !me.multiple_people;
     const told = await this.app.attempt(() => Promise.all([
-      me.several ? api.shares() : [], me.runs_it ? api.people() : [],
+      me.multiple_people ? api.shares() : [], me.is_owner ? api.people() : [],
     ]));
     if (!told) return;
     const [shares, people] = told;
@@ -54,7 +54,7 @@ export class PeopleView {
       "Nothing: what you say is yours alone.");
     this.#list(this.got, shares.filter((one) => one.person === me.name).map((one) => this.#theirs(one)), "Nothing.");
     this.#list(this.people, people.map((one) => this.#person(one)), "Nobody else.");
-    this.first.hidden = me.several;
+    this.first.hidden = me.multiple_people;
   }
 
   /** What others share now. */
@@ -77,7 +77,7 @@ export class PeopleView {
       await this.shown();
     };
     const back = named("Take back", `Do not share ${what} with ${one.person} any more`, remove);
-    return item(what, `${one.person} may ${one.writes ? "read and write" : "read"}`, back);
+    return item(what, `${one.person} may ${one.can_write ? "read and write" : "read"}`, back);
   }
 
   /** @param {Share} one */
@@ -85,7 +85,7 @@ export class PeopleView {
     const what = one.window ? `“${clip(one.window_name, 60)}”` : "All windows";
     const there = one.window && this.app.store.windows.some((window) => window.id === one.window);
     const open = () => this.app.open(one.window);
-    return item(`${what} of ${one.owner}`, one.writes ? "to read and write" : "to read",
+    return item(`${what} of ${one.owner}`, one.can_write ? "to read and write" : "to read",
       there && named("Open", `Open ${what} of ${one.owner}`, open));
   }
 
@@ -139,12 +139,12 @@ class ShareForm {
     const share = async () => {
       const person = this.person.value.trim();
       if (!person) return;
-      const body = { window: window ?? this.what.value, person, writes: Boolean(this.writes.value) };
+      const body = { window: window ?? this.what.value, person, can_write: Boolean(this.writes.value) };
       const made = await app.attempt(() => app.api.share(body));
       if (!made) return;
       this.person.value = "";
       const what = made.window ? `“${clip(made.window_name, 40)}”` : "all your windows";
-      app.toasts.show(`${made.person} may ${made.writes ? "read and write in" : "read"} ${what}.`);
+      app.toasts.show(`${made.person} may ${made.can_write ? "read and write in" : "read"} ${what}.`);
       await done();
     };
     this.node = h("form", { class: "person-form", on: onSubmit(share) },
@@ -169,7 +169,7 @@ export async function showSharing(app, window) {
   const list = h("ul", { class: "model-list", "aria-label": "Who may read this window" });
   const load = async () => {
     const me = app.store.me;
-    const told = await app.attempt(() => Promise.all([app.api.shares(), me?.runs_it ? app.api.people() : []]));
+    const told = await app.attempt(() => Promise.all([app.api.shares(), me?.is_owner ? app.api.people() : []]));
     if (!told || !me) return;
     const [shares, people] = told;
     form.offer(app, knownNames(me.name, shares, people));
@@ -180,7 +180,7 @@ export async function showSharing(app, window) {
         await load();
         form.person.focus();
       };
-      const may = `may ${one.writes ? "read and write" : "read"}${one.window ? "" : ", with all your windows"}`;
+      const may = `may ${one.can_write ? "read and write" : "read"}${one.window ? "" : ", with all your windows"}`;
       const back = named("Take back", `Do not share it with ${one.person} any more`, remove);
       return item(one.person, may, one.window && back);
     }));

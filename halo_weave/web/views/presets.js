@@ -138,8 +138,8 @@ async function bringCard(app, card) {
 }
 
 /** @param {Preset} preset */
-function presetWords({ settings, words }) {
-  const names = [...Object.keys(settings).map(label), ...Object.keys(words).map((one) => WORDS[one] ?? one)];
+function presetWords({ settings, persona }) {
+  const names = [...Object.keys(settings).map(label), ...Object.keys(persona).map((one) => WORDS[one] ?? one)];
   if (!names.length) return "sets nothing: everything is as for all windows.";
   const first = names.slice(0, 5).join(", ");
   return names.length > 5 ? `${first} and ${counted(names.length - 5, "more", "more")}.` : `${first}.`;

@@ -2,11 +2,11 @@
 
 import { fill, h, icon } from "../dom.js";
 import { plainOf } from "../markdown.js";
-import { clip, counted, wokenBy } from "../words.js";
+import { clip, counted, resurrectedBy } from "../words.js";
 import { fitButton } from "./fit.js";
 
-/** @typedef {Preview["wakes"][number]} Waking */
-/** @typedef {NonNullable<Wire.Bodies["POST /api/windows/{window_id}/say"]["wish"]>} Wish */
+/** @typedef {Preview["resurrect"][number]} Candidate */
+/** @typedef {NonNullable<Wire.Bodies["POST /api/windows/{window_id}/messages"]["recall"]>} RecallChoice */
 
 const NEAR = "Near misses: too unlike your words to wake up by themselves";
 const OVER = "These fit, and there is no room for them";
@@ -14,11 +14,11 @@ const LEFT = "Left out";
 
 export class PreviewView {
   #asked = new AbortController();
-  /** What was unticked, and what was ticked, until the message is sent. @type {Map<string, Waking>} */
-  #without = new Map();
-  /** @type {Map<string, Waking>} */
-  #also = new Map();
-  #room = false;
+  /** What was unticked, and what was ticked, until the message is sent. @type {Map<string, Candidate>} */
+  #excluded = new Map();
+  /** @type {Map<string, Candidate>} */
+  #included = new Map();
+  #makeRoom = false;
   /** For which text. */
   #text = "";
 
@@ -30,7 +30,7 @@ export class PreviewView {
     this.more = h("button", {
       type: "button", class: "button small give-room", text: "Give it room", "aria-pressed": "false", hidden: true,
       title: "For this message: more may wake up than the recall budget says, and the dimmest sleep if they must",
-      on: { click: () => this.#choose(() => (this.#room = !this.#room)) },
+      on: { click: () => this.#choose(() => (this.#makeRoom = !this.#makeRoom)) },
     });
     this.lists = h("div", { class: "preview-lists" });
     const summary = h("summary", {}, icon("wake"), this.words);
@@ -39,10 +39,10 @@ export class PreviewView {
     summary.addEventListener("click", (event) => this.node.classList.contains("nothing") && event.preventDefault());
   }
 
-  /** What was chosen for this message. @returns {Wish | undefined} */
-  get wish() {
-    if (!this.#without.size && !this.#also.size && !this.#room) return undefined;
-    return { without: [...this.#without.keys()], also: [...this.#also.keys()], room: this.#room };
+  /** What was chosen for this message. @returns {RecallChoice | undefined} */
+  get recall() {
+    if (!this.#excluded.size && !this.#included.size && !this.#makeRoom) return undefined;
+    return { exclude: [...this.#excluded.keys()], include: [...this.#included.keys()], make_room: this.#makeRoom };
   }
 
   hide() {
@@ -52,9 +52,9 @@ export class PreviewView {
 
   /** Nothing is chosen any more. */
   forget() {
-    this.#without.clear();
-    this.#also.clear();
-    this.#room = false;
+    this.#excluded.clear();
+    this.#included.clear();
+    this.#makeRoom = false;
     this.hide();
   }
 
@@ -65,7 +65,7 @@ export class PreviewView {
     this.#text = text;
     const { store, api } = this.app;
     try {
-      const found = await api.preview(store.current, text, this.wish, this.#asked.signal);
+      const found = await api.recallPreview(store.current, text, this.recall, this.#asked.signal);
       if (this.#text === text && !store.busy) this.#show(found);
     } catch (error) {
       if (/** @type {Error} */ (error).name !== "AbortError") this.hide();
@@ -78,11 +78,11 @@ export class PreviewView {
     return this.look(this.#text);
   }
 
-  /** @param {Waking} one @param {boolean} wanted */
+  /** @param {Candidate} one @param {boolean} wanted */
   #tick(one, wanted) {
     this.#choose(() => {
-      if (wanted && !this.#without.delete(one.key)) this.#also.set(one.key, one);
-      else if (!wanted && !this.#also.delete(one.key)) this.#without.set(one.key, one);
+      if (wanted && !this.#excluded.delete(one.key)) this.#included.set(one.key, one);
+      else if (!wanted && !this.#included.delete(one.key)) this.#excluded.set(one.key, one);
     });
   }
 
@@ -91,13 +91,14 @@ export class PreviewView {
     this.counted(found.tokens);
     const focused = /** @type {HTMLElement | null} */ (document.activeElement)?.dataset?.key;
     const within = this.node.contains(document.activeElement);
-    const nothing = !found.wakes.length && !found.near.length && !found.over.length && !this.#without.size;
+    const lists = [found.resurrect, found.below_threshold, found.no_room];
+    const nothing = lists.every((one) => !one.length) && !this.#excluded.size;
     this.words.textContent = this.#sentence(found);
-    this.more.hidden = !this.#room && !found.passed_over && found.room > 0;
-    this.more.setAttribute("aria-pressed", String(this.#room));
+    this.more.hidden = !this.#makeRoom && !found.skipped && found.room > 0;
+    this.more.setAttribute("aria-pressed", String(this.#makeRoom));
     fill(this.lists,
-      this.#list("", found.wakes, true), this.#list(LEFT, [...this.#without.values()], false),
-      this.#list(OVER, found.over, false), this.#list(NEAR, found.near, false));
+      this.#list("", found.resurrect, true), this.#list(LEFT, [...this.#excluded.values()], false),
+      this.#list(OVER, found.no_room, false), this.#list(NEAR, found.below_threshold, false));
     this.node.hidden = false;
     this.node.classList.toggle("nothing", nothing);
     if (nothing) this.fold.open = false;
@@ -107,32 +108,33 @@ export class PreviewView {
   }
 
   /** @param {Preview} found */
-  #sentence({ wakes, cost, room, passed_over, near, sleeps }) {
-    const words = wakes.length ? `Would wake ${counted(wakes.length, "chunk")}, ${counted(cost, "token")}`
+  #sentence({ resurrect, cost, room, skipped, below_threshold: near, tokens_to_prune: first }) {
+    const words = resurrect.length ? `Would wake ${counted(resurrect.length, "chunk")}, ${counted(cost, "token")}`
       : room > 0 ? "Nothing asleep matches this yet" : "No room for anything to wake up";
-    const over = passed_over ? `; ${counted(passed_over, "more match", "more match")} without room` : "";
-    const missed = !wakes.length && near.length ? `; ${counted(near.length, "near miss", "near misses")}` : "";
-    const first = sleeps ? `; ${counted(sleeps, "token")} of the dimmest sleep first` : "";
-    return `${words}${over}${missed}${first}`;
+    const over = skipped ? `; ${counted(skipped, "more match", "more match")} without room` : "";
+    const missed = !resurrect.length && near.length ? `; ${counted(near.length, "near miss", "near misses")}` : "";
+    const sleeps = first ? `; ${counted(first, "token")} of the dimmest sleep first` : "";
+    return `${words}${over}${missed}${sleeps}`;
   }
 
-  /** @param {string} title @param {Waking[]} items @param {boolean} ticked */
+  /** @param {string} title @param {Candidate[]} items @param {boolean} ticked */
   #list(title, items, ticked) {
     if (!items.length) return null;
     return h("section", {}, title && h("h3", { text: title }),
       h("ul", {}, items.map((one) => this.#item(one, ticked))));
   }
 
-  /** @param {Waking} one @param {boolean} ticked */
+  /** @param {Candidate} one @param {boolean} ticked */
   #item(one, ticked) {
-    const chosen = this.#also.has(one.key);
-    const reason = chosen ? "ticked by you" : wokenBy({ part: one.part, words: one.words, parts: one.parts }, one.text);
+    const chosen = this.#included.has(one.key);
+    const { part, words, parts } = one;
+    const reason = chosen ? "ticked by you" : resurrectedBy({ part, words, parts }, one.text);
     const about = [reason, one.cost ? counted(one.cost, "token") : ""].filter(Boolean).join(" · ");
     const box = h("input", {
       type: "checkbox", data: { key: one.key }, set: { checked: ticked },
       on: { change: () => this.#tick(one, box.checked) },
     });
-    const known = this.#also.get(one.key) ?? one;
+    const known = this.#included.get(one.key) ?? one;
     const text = h("span", { class: "preview-text", text: clip(plainOf(one.text), 160) });
     const fits = fitButton(known.similarity, known.parts);
     return h("li", {}, h("label", { class: "preview-item" }, box, text),

@@ -1,7 +1,7 @@
 // Replay: a slider over the turns of a window. Chunks dim, fall asleep and come back, as they did or would have.
 
 import { fill, h, iconButton } from "../dom.js";
-import { LIVE, PINNED, UNSAID, WindowLife } from "../life.js";
+import { LIVE, PINNED, UNSAID, Timeline } from "../timeline.js";
 import { plainOf } from "../markdown.js";
 import { Captured, Recorded, sums } from "../replays.js";
 import { clip, counted, label, moment, number, parts, speakerOf } from "../words.js";
@@ -15,8 +15,8 @@ const WITHOUT = "How bright each chunk was is known only of turns that were capt
 /** @typedef {import("../replays.js").Scene} Scene */
 
 export class ReplayView {
-  /** @type {WindowLife | null} */
-  life = null;
+  /** @type {Timeline | null} */
+  timeline = null;
   /** @type {Recorded | Captured | null} */
   source = null;
   /** What is watched: "" is what happened. */
@@ -53,19 +53,19 @@ export class ReplayView {
     new ResizeObserver(() => this.node.isConnected && this.show()).observe(this.node);
   }
 
-  /** Loads the window's life anew; the place of the slider stays, at the end if it was there. */
+  /** Loads the window's timeline anew; the place of the slider stays, at the end if it was there. */
   async load() {
     const { api, store } = this.app;
     const { current } = store;
     const mine = ++this.#asked;
     const another = this.#window !== current;
-    const wire = current ? await this.app.attempt(() => api.life(current)) : undefined;
+    const wire = current ? await this.app.attempt(() => api.timeline(current)) : undefined;
     if (mine !== this.#asked || current !== store.current) return;
     this.#window = current;
-    this.life = wire ? new WindowLife(wire) : null;
+    this.timeline = wire ? new Timeline(wire) : null;
     if (another) this.#strategy = "";
     this.#said.clear();
-    if (!this.#strategy) this.#adopt(this.life && new Recorded(this.life), another);
+    if (!this.#strategy) this.#adopt(this.timeline && new Recorded(this.timeline), another);
   }
 
   /** Watches a strategy on a capture; without one, what happened. @param {string} [strategy] @param {object} [query] */
@@ -76,8 +76,8 @@ export class ReplayView {
       ? await this.app.attempt(() => api.replay(store.current, { strategy, ...query })) : undefined;
     if (strategy && !replay) return;
     this.#strategy = strategy;
-    if (!this.life) return;
-    this.#adopt(replay ? new Captured(this.life, replay) : new Recorded(this.life), true);
+    if (!this.timeline) return;
+    this.#adopt(replay ? new Captured(this.timeline, replay) : new Recorded(this.timeline), true);
     if (!strategy) return;
     if (this.node.parentElement) this.node.parentElement.scrollTop = 0;
     this.slider.focus({ preventScroll: true });
@@ -128,13 +128,13 @@ export class ReplayView {
   // Showing
 
   show() {
-    const { life, source } = this;
-    if (!life || !source?.steps || this.body.hidden) return;
+    const { timeline, source } = this;
+    if (!timeline || !source?.steps || this.body.hidden) return;
     const step = Number(this.slider.value) - 1;
     const scene = source.at(step);
-    this.#paint(life, scene);
-    const { live, liveTokens, asleep } = sums(life, scene.states);
-    const figures = `${counted(live, "chunk")} live (${counted(liveTokens, "token")}), ${number(asleep)} asleep`;
+    this.#paint(timeline, scene);
+    const { live, liveTokens, pruned } = sums(timeline, scene.states);
+    const figures = `${counted(live, "chunk")} live (${counted(liveTokens, "token")}), ${number(pruned)} asleep`;
     this.field.setAttribute("aria-label", `After this turn: ${figures}`);
     this.#tell(step, scene, figures);
   }
@@ -146,9 +146,10 @@ export class ReplayView {
     const told = turn ? ` · ${speakerOf(turn)}, ${moment(turn.said)}: “${clip(textOf(turn), 120)}”` : "";
     this.head.textContent = `${place}${told} · ${figures}`;
     this.slider.setAttribute("aria-valuetext", `${place}${told}, ${figures}`);
-    fill(this.changes, this.#list("Woke up", scene.woke), this.#list("Fell asleep", scene.slept));
-    const missing = [scene.turn, ...[...scene.woke, ...scene.slept].slice(0, 2 * LISTED).map((key) => parts(key).turn)]
-      .find((id) => !this.#said.has(id) && this.life?.turns.includes(id));
+    fill(this.changes, this.#list("Woke up", scene.resurrected), this.#list("Fell asleep", scene.pruned));
+    const listed = [...scene.resurrected, ...scene.pruned].slice(0, 2 * LISTED);
+    const missing = [scene.turn, ...listed.map((key) => parts(key).turn)]
+      .find((id) => !this.#said.has(id) && this.timeline?.turns.includes(id));
     if (!missing || !(await this.#texts(missing))) return;
     if (Number(this.slider.value) - 1 === step) this.#tell(step, scene, figures);
   }
@@ -171,7 +172,7 @@ export class ReplayView {
     const live = this.app.store.live?.find(key);
     const text = chunk?.text_pieces.join("") ?? live?.pieces.join("");
     if (text) return clip(plainOf(text), 120);
-    return this.life?.turns.includes(parts(key).turn) ? "…" : "Something that was said in another window";
+    return this.timeline?.turns.includes(parts(key).turn) ? "…" : "Something that was said in another window";
   }
 
   /** @param {string} turnId */
@@ -184,11 +185,11 @@ export class ReplayView {
     return this.#said.has(turnId);
   }
 
-  /** @param {WindowLife} life @param {Scene} scene */
-  #paint(life, { states, light, woke, slept }) {
+  /** @param {Timeline} timeline @param {Scene} scene */
+  #paint(timeline, { states, light, resurrected, pruned }) {
     const { field } = this;
     const width = field.clientWidth || 300;
-    const count = Math.max(1, life.chunks.length);
+    const count = Math.max(1, timeline.chunks.length);
     let cell = 18;
     while (cell > 2 && Math.ceil(count / Math.floor(width / cell)) * cell > TALLEST) cell -= 1;
     this.#cell = cell;
@@ -205,9 +206,9 @@ export class ReplayView {
     const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
     const [asleep, live, pinned, spark, gone] =
       ["--ribbon-asleep", "--ribbon-live", "--part-pinned", "--ribbon-spark", "--ink-soft"].map(colour);
-    const came = new Set(woke), went = new Set(slept);
+    const came = new Set(resurrected), went = new Set(pruned);
     const side = cell > 4 ? cell - 2 : cell - 0.5;
-    life.chunks.forEach(({ key, foreign }, i) => {
+    timeline.chunks.forEach(({ key, foreign }, i) => {
       const state = states[i];
       if (state === UNSAID || (foreign && state < LIVE && !went.has(key))) return;
       const [x, y] = [(i % this.#columns) * cell, Math.floor(i / this.#columns) * cell];
@@ -228,7 +229,7 @@ export class ReplayView {
     const box = this.field.getBoundingClientRect();
     const column = Math.floor((event.clientX - box.left) / this.#cell);
     const row = Math.floor((event.clientY - box.top) / this.#cell);
-    const chunk = column < this.#columns ? this.life?.chunks[row * this.#columns + column] : undefined;
+    const chunk = column < this.#columns ? this.timeline?.chunks[row * this.#columns + column] : undefined;
     if (chunk) this.app.store.tell("goto", chunk.key);
   }
 }

@@ -1,7 +1,7 @@
-// The ribbon: the window's whole life at a glance, beside the scroll bar. A click goes there, brushing over it reads.
+// The ribbon: the timeline of the whole window, beside the scroll bar. A click goes there, brushing over it reads.
 
 import { h } from "../dom.js";
-import { WindowLife } from "../life.js";
+import { Timeline } from "../timeline.js";
 import { clip, moment, number, parts, speakerOf } from "../words.js";
 import { Prose } from "./prose.js";
 
@@ -18,8 +18,8 @@ const HELP = "All that was said here, from its beginning to now. Gold: live. Fai
 /** @typedef {{place: HTMLElement, list: HTMLElement}} Centre what shows chunks now */
 
 export class RibbonView {
-  /** @type {WindowLife | null} */
-  life = null;
+  /** @type {Timeline | null} */
+  timeline = null;
   /** Where each chunk of this window ends, in tokens from the beginning; those of others take no room. */
   #ends = new Float64Array(0);
   #frame = 0;
@@ -85,7 +85,7 @@ export class RibbonView {
   // What is known
 
   #forget() {
-    this.life = null;
+    this.timeline = null;
     this.#asked += 1;
     this.#at = this.#brushed = -1;
     this.#said.clear();
@@ -105,36 +105,36 @@ export class RibbonView {
     if (!current) return;
     const mine = ++this.#asked;
     try {
-      const wire = await api.life(current);
+      const wire = await api.timeline(current);
       if (mine !== this.#asked || current !== store.current) return;
-      this.life = new WindowLife(wire);
+      this.timeline = new Timeline(wire);
       this.#said.clear();
       this.#soon();
     } catch {
-      if (mine === this.#asked) this.life = null; // the page works without it; the next change asks again
+      if (mine === this.#asked) this.timeline = null; // the page works without it; the next change asks again
     }
   }
 
   /** The place of the turn that is read now. */
   get #here() {
-    const { life } = this;
+    const { timeline } = this;
     const [first] = this.#visible();
-    return first === undefined ? (life?.turns.length ?? 1) - 1 : (life?.chunks[first].turn ?? 0);
+    return first === undefined ? (timeline?.turns.length ?? 1) - 1 : (timeline?.chunks[first].turn ?? 0);
   }
 
   /** The chunks of the ribbon at the upper and the lower edge of the view, by their places. @returns {number[]} */
   #visible() {
-    const { life } = this;
+    const { timeline } = this;
     const { place, list } = this.centre();
     const nodes = /** @type {HTMLCollectionOf<HTMLElement>} */ (list.getElementsByClassName("chunk"));
-    if (!life || place.hidden || !nodes.length) return [];
+    if (!timeline || place.hidden || !nodes.length) return [];
     const { top, bottom } = place.getBoundingClientRect();
     const from = firstWhere(nodes.length, (i) => nodes[i].getBoundingClientRect().bottom > top + 1);
     const to = firstWhere(nodes.length, (i) => nodes[i].getBoundingClientRect().top >= bottom - 1) - 1;
     const known = (/** @type {number} */ at, /** @type {number} */ way) => {
       for (let i = at; i >= 0 && i < nodes.length; i += way) {
-        const found = life.places.get(nodes[i].dataset.key ?? "");
-        if (found !== undefined && !life.chunks[found].foreign) return found;
+        const found = timeline.places.get(nodes[i].dataset.key ?? "");
+        if (found !== undefined && !timeline.chunks[found].foreign) return found;
       }
       return undefined;
     };
@@ -154,10 +154,10 @@ export class RibbonView {
 
   draw() {
     const began = performance.now();
-    const { life, canvas, node } = this;
+    const { timeline, canvas, node } = this;
     const { store } = this.app;
-    if (life && store.live) life.grow(store.live.chunks, store.current);
-    const empty = !life?.turns.length;
+    if (timeline && store.live) timeline.grow(store.live.chunks, store.current);
+    const empty = !timeline?.turns.length;
     node.classList.toggle("bare", empty);
     this.#describe();
     const ratio = devicePixelRatio || 1;
@@ -170,33 +170,34 @@ export class RibbonView {
     if (!ink) return;
     ink.setTransform(ratio, 0, 0, ratio, 0, 0);
     ink.clearRect(0, 0, width, height);
-    if (life && !empty) this.#paint(ink, life, width, height);
+    if (timeline && !empty) this.#paint(ink, timeline, width, height);
     this.last = performance.now() - began;
   }
 
-  /** @param {CanvasRenderingContext2D} ink @param {WindowLife} life @param {number} width @param {number} height */
-  #paint(ink, life, width, height) {
+  /** @param {CanvasRenderingContext2D} ink @param {Timeline} timeline @param {number} width @param {number} height */
+  #paint(ink, timeline, width, height) {
     const style = getComputedStyle(this.node);
     const colour = (/** @type {string} */ name) => style.getPropertyValue(name).trim();
-    this.#ends = ends(life);
+    this.#ends = ends(timeline);
     const scale = height / (this.#ends.at(-1) || 1);
     const { live } = this.app.store;
     const known = new Map(live?.chunks.map((chunk) => [chunk.key, chunk]));
-    const { own, lent } = life.sparks;
+    const { own, lent } = timeline.sparks;
     const top = (/** @type {number} */ i) => (i ? this.#ends[i - 1] : 0) * scale;
-    const wide = (/** @type {number} */ i) => (life.chunks[i].key.endsWith("user") ? width - 5 : (width - 5) * 0.6);
+    const wide = (/** @type {number} */ i) => (timeline.chunks[i].key.endsWith("user") ? width - 5 : (width - 5) * 0.6);
     // One colour after the other: what sleeps first, so that little that is live is not covered by it.
     /** @type {[string, (i: number) => boolean][]} */
     const layers = [
-      [colour("--ribbon-asleep"), (i) => !known.has(life.chunks[i].key)],
-      [colour("--ribbon-live"), (i) => known.has(life.chunks[i].key)],
-      [colour("--part-pinned"), (i) => Boolean(known.get(life.chunks[i].key)?.pinned)],
+      [colour("--ribbon-asleep"), (i) => !known.has(timeline.chunks[i].key)],
+      [colour("--ribbon-live"), (i) => known.has(timeline.chunks[i].key)],
+      [colour("--part-pinned"), (i) => Boolean(known.get(timeline.chunks[i].key)?.pinned)],
     ];
-    const gap = scale * (this.#ends.at(-1) ?? 0) / life.chunks.length > 5 ? 1 : 0; // between chunks, if they are large
+    // Between chunks, if they are large.
+    const gap = scale * (this.#ends.at(-1) ?? 0) / timeline.chunks.length > 5 ? 1 : 0;
     layers.forEach(([fill, wanted], layer) => {
       ink.fillStyle = fill;
-      for (let i = 0; i < life.chunks.length; i++) {
-        if (life.chunks[i].foreign || !wanted(i)) continue;
+      for (let i = 0; i < timeline.chunks.length; i++) {
+        if (timeline.chunks[i].foreign || !wanted(i)) continue;
         const y = top(i);
         const tall = this.#ends[i] * scale - y - gap;
         ink.fillRect(0, y, wide(i), layer ? Math.max(SLIGHT, tall) : Math.max(0.4, tall));
@@ -208,9 +209,9 @@ export class RibbonView {
       ink.arc(width - SPARK - 0.5, Math.max(SPARK, Math.min(height - SPARK, y)), SPARK, 0, 2 * Math.PI);
       ink.fill();
     };
-    const opens = (/** @type {number} */ i) => !i || life.chunks[i - 1].turn !== life.chunks[i].turn;
-    life.chunks.forEach(({ key, turn, foreign }, i) => {
-      const woke = own.has(i) || Boolean(known.get(key)?.woken) || (lent.has(turn) && opens(i));
+    const opens = (/** @type {number} */ i) => !i || timeline.chunks[i - 1].turn !== timeline.chunks[i].turn;
+    timeline.chunks.forEach(({ key, turn, foreign }, i) => {
+      const woke = own.has(i) || Boolean(known.get(key)?.resurrected) || (lent.has(turn) && opens(i));
       if (woke && !foreign) spark((top(i) + this.#ends[i] * scale) / 2);
     });
     const [first, last] = this.#visible();
@@ -220,15 +221,15 @@ export class RibbonView {
     const tall = Math.max(4, this.#ends[last] * scale - top(first));
     ink.strokeRect(0.5, Math.min(height - tall, top(first)) + 0.5, width - 1, tall - 1);
     if (this.#at >= 0) {
-      const marked = life.chunks.findIndex((chunk) => chunk.turn === this.#at);
+      const marked = timeline.chunks.findIndex((chunk) => chunk.turn === this.#at);
       ink.fillStyle = colour("--ink");
       if (marked >= 0) ink.fillRect(0, top(marked), width, 2);
     }
   }
 
   #describe() {
-    const { node, life } = this;
-    const turns = life?.turns.length ?? 0;
+    const { node, timeline } = this;
+    const turns = timeline?.turns.length ?? 0;
     node.setAttribute("aria-valuemax", String(Math.max(1, turns)));
     if (document.activeElement !== node) {
       const at = turns ? Math.max(0, this.#here) + 1 : 1;
@@ -241,8 +242,8 @@ export class RibbonView {
 
   /** @param {PointerEvent} event */
   #brush(event) {
-    const { life } = this;
-    if (!life?.turns.length || !this.#ends.length) return;
+    const { timeline } = this;
+    if (!timeline?.turns.length || !this.#ends.length) return;
     const box = this.node.getBoundingClientRect();
     const share = Math.max(0, Math.min(1, (event.clientY - box.top) / box.height));
     const wanted = share * this.#ends[this.#ends.length - 1];
@@ -253,7 +254,7 @@ export class RibbonView {
 
   /** @param {KeyboardEvent} event */
   #key(event) {
-    const turns = this.life?.turns.length ?? 0;
+    const turns = this.timeline?.turns.length ?? 0;
     if (!turns || event.ctrlKey || event.metaKey || event.altKey) return;
     const ends = { Home: 0, End: turns - 1 }[event.key];
     const step = STEPS[event.key];
@@ -267,10 +268,10 @@ export class RibbonView {
 
   /** @param {number} turn its place */
   #step(turn) {
-    const { life } = this;
-    if (!life?.turns.length) return;
-    this.#at = Math.max(0, Math.min(life.turns.length - 1, turn));
-    this.#brushed = life.chunks.findIndex((chunk) => chunk.turn === this.#at);
+    const { timeline } = this;
+    if (!timeline?.turns.length) return;
+    this.#at = Math.max(0, Math.min(timeline.turns.length - 1, turn));
+    this.#brushed = timeline.chunks.findIndex((chunk) => chunk.turn === this.#at);
     this.#soon();
     const y = this.#brushed > 0 ? this.#ends[this.#brushed - 1] / (this.#ends.at(-1) || 1) : 0;
     if (this.#brushed >= 0) this.#read(this.#brushed, y * this.node.clientHeight);
@@ -278,19 +279,19 @@ export class RibbonView {
 
   /** Shows what stands at a place of the ribbon. @param {number} at the chunk @param {number} y */
   async #read(at, y) {
-    const { life, node, card } = this;
-    const chunk = life?.chunks[at];
-    if (!life || !chunk) return;
+    const { timeline, node, card } = this;
+    const chunk = timeline?.chunks[at];
+    if (!timeline || !chunk) return;
     const turnId = parts(chunk.key).turn;
     const said = this.#said.get(turnId) ?? (await this.#textsAround(turnId));
-    if (this.#brushed !== at || this.life !== life) return; // elsewhere by now
+    if (this.#brushed !== at || this.timeline !== timeline) return; // elsewhere by now
     const one = said?.chunks.find((other) => other.key === chunk.key);
     if (!said || !one) return;
     const text = one.text_pieces.join("");
     const live = this.app.store.live?.find(chunk.key);
     const state = live ? (live.pinned ? "pinned" : "live") : "asleep";
     const about = `${speakerOf(said)}, ${moment(said.said)} · turn ${number(chunk.turn + 1)} of ` +
-      `${number(life.turns.length)} · ${state}`;
+      `${number(timeline.turns.length)} · ${state}`;
     node.setAttribute("aria-valuenow", String(chunk.turn + 1));
     node.setAttribute("aria-valuetext", `${about}: ${clip(text, 200)}`);
     this.head.textContent = about;
@@ -326,15 +327,15 @@ export class RibbonView {
 
   /** @param {number} at the chunk */
   #go(at) {
-    const key = this.life?.chunks[at]?.key;
+    const key = this.timeline?.chunks[at]?.key;
     if (key) this.app.store.tell("goto", key);
   }
 }
 
-/** Where each chunk ends. @param {WindowLife} life */
-function ends(life) {
+/** Where each chunk ends. @param {Timeline} timeline */
+function ends(timeline) {
   let sum = 0;
-  return Float64Array.from(life.chunks, ({ tokens, foreign }) => (sum += foreign ? 0 : Math.max(1, tokens)));
+  return Float64Array.from(timeline.chunks, ({ tokens, foreign }) => (sum += foreign ? 0 : Math.max(1, tokens)));
 }
 
 /** The first of so many for which something holds, as it does for all after it. */

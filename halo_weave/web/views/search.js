@@ -40,7 +40,7 @@ export class SearchView {
     });
     this.input.addEventListener("keydown", (event) => this.#key(event));
     this.list.addEventListener("keydown", (event) => this.#move(event));
-    app.store.on("woke", () => this.#sheet?.close()); // also when it was woken from the Why sheet above this one
+    app.store.on("resurrected", () => this.#sheet?.close()); // also when it was woken from the Why sheet above this one
   }
 
   open() {
@@ -105,7 +105,7 @@ export class SearchView {
     prose.mark(hit.words);
     const wake = () => {
       this.#sheet?.close();
-      app.wake(hit.key);
+      app.resurrect(hit.key);
     };
     return h("li", { class: "hit" },
       h("div", { class: "hit-head" },
@@ -119,7 +119,7 @@ export class SearchView {
       h("div", { class: "answers start" },
         iconButton("search", here ? "Go there" : "Open", () => this.#go(hit), { text: true, class: "small go" }),
         !here && Boolean(app.store.current) && iconButton("wake", "Wake up here", wake, WAKE),
-        iconButton("why", "Why?", () => app.why(hit.key, hit), { class: "small" })));
+        iconButton("why", "Why?", () => app.explain(hit.key, hit), { class: "small" })));
   }
 
   /** Where it is live, else where it was said and sleeps. @param {Hit} hit */
@@ -127,7 +127,7 @@ export class SearchView {
     const { app } = this;
     const { live, windows, current } = app.store;
     const there = !live?.find(hit.key) && windows.some((one) => one.id === hit.window) ? hit.window : current;
-    if (!there) return app.why(hit.key, hit);
+    if (!there) return app.explain(hit.key, hit);
     this.#sheet?.close();
     app.open(there, hit.key);
   }

@@ -1,7 +1,7 @@
 // Settings: how the page looks, every parameter of the algorithm for this window or for all, and the memory as a whole.
 
 import { fill, h, iconButton } from "../dom.js";
-import { KeepingView } from "./keeping.js";
+import { MaintenanceView } from "./maintenance.js";
 import { PresetsView } from "./presets.js";
 import { SettingField } from "./setting-field.js";
 
@@ -42,7 +42,7 @@ export class SettingsView {
     this.presets = new PresetsView(app, () => (this.scope === "window" ? app.store.current : ""));
     /** The words of all windows. @type {Wire.Answers["GET /api/persona"] | null} */
     this.persona = null;
-    this.keeping = new KeepingView(app);
+    this.keeping = new MaintenanceView(app);
     const looks = group("This page", LOOKS.map((one) => this.#look(...one)));
     this.node = h("div", { class: "drawer-body" }, looks, this.scopes, this.own, this.presets.node, this.levels,
       this.groups, this.keeping.node);

@@ -12,7 +12,7 @@ const CHOICES = {
 };
 /** @type {[keyof Outcome, string, string][]} */
 const COLUMNS = [
-  ["asleep", "Asleep", "Chunks that fell asleep"], ["woken", "Woke", "Chunks that woke up again"],
+  ["pruned", "Asleep", "Chunks that fell asleep"], ["resurrected", "Woke", "Chunks that woke up again"],
   ["live", "Live", "Chunks that are live at the end"],
   ["median_age", "Age", "Median age of what fell asleep, in turns"],
 ];

@@ -18,7 +18,7 @@ export async function askTags(app, of, tags, sentence = "Separated by commas. Em
 /** Asks for the tags of a chunk, and keeps them. @param {import("../app.js").App} app @param {string} key */
 export async function tagChunk(app, key) {
   const window = app.store.current;
-  const why = await app.attempt(() => app.api.why(window, key));
+  const why = await app.attempt(() => app.api.explanation(window, key));
   if (!why) return;
   const tags = await askTags(app, `“${clip(why.text, 40)}”`, why.tags, YOURS);
   if (!tags) return;

@@ -16,9 +16,9 @@ export class TurnTools {
     this.list = list;
     this.find = find;
     const act = (/** @type {(turnId: string) => unknown} */ what) => () => what(this.#turn);
-    this.again = iconButton("again", "Answer again", act((turn) => app.answer(turn)), WRITES);
-    this.answer = iconButton("send", "Answer this", act((turn) => app.answer(turn)), WRITES);
-    this.further = iconButton("further", "Continue", act(() => app.goOn()), WRITES);
+    this.again = iconButton("again", "Answer again", act((turn) => app.regenerate(turn)), WRITES);
+    this.answer = iconButton("send", "Answer this", act((turn) => app.regenerate(turn)), WRITES);
+    this.further = iconButton("further", "Continue", act(() => app.continueReply()), WRITES);
     this.edit = iconButton("edit", "Edit", act((turn) => app.editTurn(turn)), WRITES);
     const branch = "Branch off: a new window from here";
     this.branch = iconButton("branch", branch, act((turn) => app.branchOff(turn)), { class: "owns" });
@@ -55,7 +55,7 @@ export class TurnTools {
     const last = this.list.querySelector("section.turn:last-of-type") === this.bar.closest("section");
     this.again.hidden = turn.role !== "assistant";
     // An unfinished reply has a button of its own below it.
-    this.further.hidden = turn.role !== "assistant" || !last || turn.unfinished || turn.cut;
+    this.further.hidden = turn.role !== "assistant" || !last || turn.unfinished || turn.interrupted;
     this.answer.hidden = turn.role !== "user" || turn.document || !last;
     this.edit.hidden = turn.document; // it is a file
   }

@@ -2,8 +2,8 @@
 
 import { fill, h, icon, iconButton } from "../dom.js";
 import { moment, speakerOf } from "../words.js";
-import { KeptView } from "./kept.js";
-import { RememberedView } from "./remembered.js";
+import { MemoryChangesView } from "./memory-changes.js";
+import { SourcesView } from "./sources.js";
 
 const CUT = "The program ended before this reply did. What was stored of it is here.";
 const UNFINISHED = "The reply reached its longest length.";
@@ -21,42 +21,43 @@ export class TurnView {
     // A long file scrolls at its place, and does not stand in the way of the talk.
     const fold = { role: "group", tabindex: "0", "aria-label": `Text of ${turn.speaker}` };
     if (turn.document) for (const [name, value] of Object.entries(fold)) this.body.setAttribute(name, value);
-    this.remembered = new RememberedView(app);
-    this.kept = new KeptView(app);
+    this.sources = new SourcesView(app);
+    this.kept = new MemoryChangesView(app);
     const about = { class: `turn ${turn.document ? "document" : turn.role}`, data: { turn: turn.turn_id } };
     this.ending = h("span");
     this.further = h("p", { class: "unfinished writes", hidden: true }, this.ending,
-      h("button", { type: "button", class: "button", text: "Continue", on: { click: () => app.goOn() } }));
-    this.node = h("section", about, this.head, this.body, this.further, this.kept.node, this.remembered.node);
+      h("button", { type: "button", class: "button", text: "Continue", on: { click: () => app.continueReply() } }));
+    this.node = h("section", about, this.head, this.body, this.further, this.kept.node, this.sources.node);
     this.show(turn);
   }
 
   /** @param {Turn} turn */
   show(turn) {
     this.turn = turn;
-    this.remembered.show(turn);
+    this.sources.show(turn);
     this.kept.show(turn);
     const { store } = this.app;
     const speaker = speakerOf(turn);
     const elsewhere = turn.window !== "" && turn.window !== store.current;
     const known = store.windows.some((one) => one.id === turn.window);
-    const { siblings = 1, sibling = 1 } = turn;
-    const broken = turn.unfinished || turn.cut;
+    const { versions = 1, version = 1 } = turn;
+    const broken = turn.unfinished || turn.interrupted;
     const goesOn = broken && !elsewhere && !store.busy && store.lastTurn === turn.turn_id;
     const state = JSON.stringify(
-      [speaker, turn.said, elsewhere && turn.window_name, known, turn.cut, goesOn, siblings, sibling, store.busy]);
+      [speaker, turn.said, elsewhere && turn.window_name, known, turn.interrupted, goesOn, versions, version,
+        store.busy]);
     if (this.#state === state) return;
     this.#state = state;
     this.further.hidden = !goesOn;
-    this.ending.textContent = turn.cut ? CUT : UNFINISHED;
+    this.ending.textContent = turn.interrupted ? CUT : UNFINISHED;
     this.node.setAttribute("aria-label", `${speaker}, ${moment(turn.said)}`);
     const time = { datetime: turn.said, title: new Date(turn.said).toLocaleString(), text: moment(turn.said) };
     fill(this.name,
       turn.document && icon("document"), h("span", { class: "speaker", text: speaker }), h("time", time),
       turn.document && h("span", { class: "badge", text: "file" }),
       elsewhere && (known ? this.#wayTo(turn) : from(turn.window_name)),
-      turn.cut && h("span", { class: "badge", text: "cut off", title: CUT }),
-      !elsewhere && siblings > 1 && store.writable && this.#versions(turn.turn_id, sibling, siblings));
+      turn.interrupted && h("span", { class: "badge", text: "cut off", title: CUT }),
+      !elsewhere && versions > 1 && store.writable && this.#versions(turn.turn_id, version, versions));
   }
 
   /** Leaf through the versions of a turn. @param {string} turnId @param {number} at @param {number} of */

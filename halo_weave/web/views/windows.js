@@ -111,7 +111,7 @@ export class WindowsView {
     const { close } = app.dialogs.sheet(one.name, "small", h("div", { class: "acts" },
       act(one.pinned ? "Unpin" : "Pin to the top", () => app.changeWindow(one.id, { pinned: !one.pinned })),
       act("Tags…", () => this.#tag(one)),
-      app.store.me?.several ? act("Share…", () => showSharing(app, one)) : null,
+      app.store.me?.multiple_people ? act("Share…", () => showSharing(app, one)) : null,
       act(one.archived ? "Back from the archive" : "Archive", archive),
       act("Export or copy…", () => showExport(app, one)),
       act("Rename…", () => app.renameWindow(one)),
@@ -133,10 +133,10 @@ export class WindowsView {
       closeRail();
       this.app.store.tell("panel", "models");
     };
-    const unready = embedder.state !== "ready" || embedder.wanted;
+    const unready = embedder.state !== "ready" || embedder.pending;
     const focused = this.foot.contains(document.activeElement);
     fill(this.foot,
-      h("button", { type: "button", class: "model", title: model.sentence, on: { click: openModels } },
+      h("button", { type: "button", class: "model", title: model.message, on: { click: openModels } },
         h("span", { class: `dot ${model.state}` }), clip(model.name || "No model", 40),
         h("span", { class: "sr", text: ", choose another" })),
       modelNotes(model).map((text) => h("p", { class: "model-note", text })),
@@ -167,7 +167,7 @@ export class WindowsView {
     const about = { class: "window-open", "aria-current": current ? "true" : null, on: { click } };
     const writing = h("span", { class: "pulse", title: "Writing" }, h("span", { class: "sr", text: " writing" }));
     const remove = { hint: "Delete…", class: "danger-hover" };
-    const counts = `${number(one.live_chunks)} live · ${number(one.asleep_chunks)} asleep`;
+    const counts = `${number(one.live_chunks)} live · ${number(one.pruned_chunks)} asleep`;
     return h("li", { class: current ? "current" : "", data: { id: one.id } },
       h("button", { type: "button", ...about },
         h("span", { class: "window-name" },
@@ -189,7 +189,7 @@ export class WindowsView {
 
 /** @param {Status["embedder"]} embedder */
 function embedderWords(embedder) {
-  if (embedder.state === "loading") return embedder.sentence || "Search by meaning is being loaded…";
-  if (embedder.state === "off") return embedder.sentence || "Search by words only: there is no embedding model.";
-  return `${counted(embedder.wanted, "chunk")} not yet searchable by meaning`;
+  if (embedder.state === "loading") return embedder.message || "Search by meaning is being loaded…";
+  if (embedder.state === "off") return embedder.message || "Search by words only: there is no embedding model.";
+  return `${counted(embedder.pending, "chunk")} not yet searchable by meaning`;
 }

@@ -56,7 +56,7 @@ def make_engine(kind: str, *, context: int = 2048) -> Engine:
         return OpenAiEngine(served("scripted"), model="scripted:incognito", context=context)
     if kind == "openai-llama":
         reader = LlamaEngine(chat_model(), limits=EngineLimits(context=context))
-        return OpenAiEngine(peer(), "sesame", reader=reader, context=context)
+        return OpenAiEngine(peer(), "sesame", shadow_model=reader, context=context)
     if kind.startswith("kobold"):
         address = served("llama" if kind.endswith("llama") else "scripted")
         return KoboldEngine(address, plain="plain" in kind, context=context)

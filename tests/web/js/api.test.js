@@ -20,14 +20,14 @@ test("parts of an address are escaped", () => {
   assert.equal(withQuery("/api/search", query), "/api/search?q=a%26b%3Dc&limit=5");
 });
 
-test("a refusal becomes its sentence", async () => {
-  const sentence = "Chunk 9.0.user is not live.";
-  const { api: one } = api(Response.json({ error: { code: "unknown_chunk", sentence } }, { status: 404 }));
-  const told = (error) => error instanceof ApiError && error.code === "unknown_chunk" && error.message === sentence;
-  await assert.rejects(one.why("w", "9.0.user"), told);
+test("an error becomes its message", async () => {
+  const message = "Chunk 9.0.user is not live.";
+  const { api: one } = api(Response.json({ error: { code: "unknown_chunk", message } }, { status: 404 }));
+  const told = (error) => error instanceof ApiError && error.code === "unknown_chunk" && error.message === message;
+  await assert.rejects(one.explanation("w", "9.0.user"), told);
 });
 
-test("a server that does not answer in our words still gives a sentence", async () => {
+test("a server that does not answer in our words still gives a message", async () => {
   const { api: one } = api(new Response("<html>Bad gateway</html>", { status: 502 }));
   await assert.rejects(one.status(), /The server answered 502/);
   const { api: gone } = api(new TypeError("Failed to fetch"));
@@ -37,7 +37,7 @@ test("a server that does not answer in our words still gives a sentence", async 
 test("the key goes along with every request, streams included", async () => {
   const { sent, api: one } = api(Response.json({}), "s".repeat(16));
   await one.status();
-  await one.say("w", "hello");
+  await one.sendMessage("w", "hello");
   await one.events("w", "r-7", new AbortController().signal);
   assert.ok(sent.every((request) => request.headers.authorization === `Bearer ${"s".repeat(16)}`));
   assert.equal(sent[2].headers["last-event-id"], "r-7");

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { Store } from "../../../halo_weave/web/store.js";
 import { shareOut, unpinned } from "../../../halo_weave/web/views/budget.js";
-import { exactly, fit, happening, standing, wokenBy } from "../../../halo_weave/web/words.js";
+import { exactly, fit, happening, standing, resurrectedBy } from "../../../halo_weave/web/words.js";
 import { chunk, context, turn } from "./wire.js";
 
 const many = (count) => Array.from({ length: count }, (_, i) => `t${i}`);
@@ -38,8 +38,8 @@ test("this turn is the same while it comes and after a reload", () => {
   const said = chunk("3.0.user", 20, many(5));
   const store = shown([old]);
   assert.deepEqual(shares(store), { pinned: 0, turn: 10, other: 0 });
-  const heard = { turn_id: "3", said: "2026-11-15T10:00:00Z", chunks: [said], reply_turn: "4", frames: 10 };
-  store.apply({ id: "r-2", event: "heard", data: heard });
+  const heard = { turn_id: "3", said: "2026-11-15T10:00:00Z", chunks: [said], reply_turn_id: "4", frames: 10 };
+  store.apply({ id: "r-2", event: "message_stored", data: heard });
   store.apply({ id: "r-3", event: "token", data: { position: "25", text: "Mo" } });
   assert.deepEqual(shares(store), { pinned: 0, turn: 6, other: 10 });
   const generating = { turn_id: "4", position: "25", text_pieces: ["Mo"], brightness: [10_000], tool: [false] };
@@ -61,17 +61,17 @@ test("only words that stand in a chunk are said to have woken it", () => {
   assert.deepEqual(standing(["mochi", "one", "busy"], "A soup of fish, on the business of cooking."), []);
   const words = ["cat", "sing", "cafe", "url", "日本"];
   assert.deepEqual(standing(words, "Cats were singing in the Café of parseURL2 in 日本語."), words);
-  assert.equal(wokenBy({ by: "recall", part: "hit", words: ["cat", "one"] }, "The cat sat on it."), "by “cat”");
+  assert.equal(resurrectedBy({ by: "recall", part: "hit", words: ["cat", "one"] }, "The cat sat on it."), "by “cat”");
   const near = { by: "recall", part: "hit", words: ["one"], parts: { meaning: 2.1, words: 0.4, user: 3 } };
-  assert.equal(wokenBy(near, "Sat on it."), "by meaning");
-  assert.equal(wokenBy({ ...near, words: [], parts: { words: 1.2 } }, "Sat on it."), "by what stands near it");
-  assert.equal(wokenBy({ by: "recall", part: "hit", words: [] }, "Sat on it."), "by meaning");
+  assert.equal(resurrectedBy(near, "Sat on it."), "by meaning");
+  assert.equal(resurrectedBy({ ...near, words: [], parts: { words: 1.2 } }, "Sat on it."), "by what stands near it");
+  assert.equal(resurrectedBy({ by: "recall", part: "hit", words: [] }, "Sat on it."), "by meaning");
 });
 
 test("what came along with a hit has not that hit's words or fit", () => {
   for (const part of ["question", "answer", "anchor"]) {
     const detail = { by: "recall", part, words: ["mochi"], similarity: 7.7, cost: 12, parts: { words: 7.7 } };
-    assert.equal(happening("woke", detail, "Mochi eats fish."), "Woken with its pair, cost 12 tokens");
+    assert.equal(happening("resurrected", detail, "Mochi eats fish."), "Woken with its pair, cost 12 tokens");
   }
 });
 
@@ -80,10 +80,10 @@ test("what happened is told in plain words", () => {
   assert.equal(fit(7.7, parts), "Strong fit: 7.7 (meaning 3.3, words 4.0, said by you 0.4)");
   const hit = { by: "recall", part: "hit", words: [], similarity: 7.7, parts };
   const fits = "Strong fit: 7.7 (meaning 3.3, words 4.0, said by you 0.4)";
-  assert.equal(happening("woke", hit, "Soup."), `Woken by what stands near it. ${fits}`);
+  assert.equal(happening("resurrected", hit, "Soup."), `Woken by what stands near it. ${fits}`);
   const byHand = { by: "user", part: "hit", words: [], similarity: 1, cost: 3, parts: {} };
-  assert.equal(happening("woke", byHand, "Soup."), "Woken by you, cost 3 tokens");
-  assert.equal(happening("slept", { why: "by the user" }), "Put to sleep by you");
+  assert.equal(happening("resurrected", byHand, "Soup."), "Woken by you, cost 3 tokens");
+  assert.equal(happening("pruned", { why: "by the user" }), "Put to sleep by you");
   assert.equal(happening("merged", { chunk_id: 1 }), "The chunk after it joined");
   assert.match(exactly("2026-11-15T10:02:03"), /10:02:03$/);
 });

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { shareLevels } from "../../../halo_weave/web/colour.js";
-import { ReplyLight } from "../../../halo_weave/web/light.js";
+import { ReplyAttribution } from "../../../halo_weave/web/reply-attribution.js";
 import { blocksOf, openFence } from "../../../halo_weave/web/markdown.js";
 
 /** All leaves of a text. @param {string} text @param {string} [fence] */
@@ -61,11 +61,11 @@ test("light is scaled to the strongest source, and what is faint is dark", () =>
 
 test("the sources of a word are those of its tokens, the strongest first", () => {
   const chunks = [{ key: "1.0.user", start: "0", share: 0.5 }, { key: "2.0.assistant", start: "9", share: 0.3 }];
-  const tokens = [[], [{ place: 1, offset: 2, share: 0.6 }], [{ place: 0, offset: 4, share: 0.9 }]];
-  const light = new ReplyLight("100", { chunks, nothing: 0.2, tokens });
+  const tokens = [[], [{ chunk: 1, offset: 2, share: 0.6 }], [{ chunk: 0, offset: 4, share: 0.9 }]];
+  const light = new ReplyAttribution("100", { chunks, nothing: 0.2, tokens });
   assert.deepEqual(light.sources("100", 0, 0), []);
   assert.deepEqual(light.sources("101", 0, 1).map((one) => [one.key, one.share]),
     [["1.0.user", 0.45], ["2.0.assistant", 0.3]]);
   assert.ok(light.used && light.most > 0.89);
-  assert.equal(new ReplyLight("0", { chunks: [], nothing: 1, tokens: [[]] }).most, 0);
+  assert.equal(new ReplyAttribution("0", { chunks: [], nothing: 1, tokens: [[]] }).most, 0);
 });

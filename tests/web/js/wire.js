@@ -4,7 +4,8 @@
 export function chunk(key, start, pieces, more = {}) {
   return {
     key, start: String(start), pinned: false, tokens: pieces.length, text_pieces: pieces,
-    brightness: pieces.map(() => 10_000), peak: 10_000, mean: 10_000, woken: null, tool: false, gap: null, ...more,
+    brightness: pieces.map(() => 10_000), peak: 10_000, mean: 10_000, resurrected: null, tool: false,
+    pruned_before: null, ...more,
   };
 }
 
@@ -21,16 +22,17 @@ export const BUDGET = {
 export function context(turns, more = {}) {
   return {
     window: "w", version: 1, last_event: "r-1", size: 0, system_tokens: 0,
-    budget: BUDGET, brightness: { low: 0, high: 0, mean: 0 }, turns, tail_gap: null, generating: null,
-    stats: { asleep_chunks: 0, asleep_tokens: 0, woken_last_turn: 0, kv_reuse: null, tokens_per_second: null }, ...more,
+    budget: BUDGET, brightness: { low: 0, high: 0, mean: 0 }, turns, pruned_after: null, generating: null,
+    stats: { pruned_chunks: 0, pruned_tokens: 0, resurrected_last_turn: 0, kv_reuse: null, tokens_per_second: null },
+    ...more,
   };
 }
 
 /** A chunk that wakes up. @param {string} key @param {number} start @param {string[]} pieces @param {object} [more] */
-export function woken(key, start, pieces, more = {}) {
+export function resurrected(key, start, pieces, more = {}) {
   return {
     ...chunk(key, start, pieces), part: "hit", hit: key, words: [], parts: {}, similarity: 0.8, cost: pieces.length,
-    window: "w", window_name: "", said: "2026-11-01T10:00:00Z", slept: true, ...more,
+    window: "w", window_name: "", said: "2026-11-01T10:00:00Z", pruned_here: true, ...more,
   };
 }
 
@@ -38,7 +40,9 @@ export function woken(key, start, pieces, more = {}) {
 export function done(stats = {}, budget = {}) {
   return {
     reason: "stop", budget: { ...BUDGET, ...budget },
-    stats: { tokens: 1, woken: 0, asleep: 0, reused: 3, restored: 0, computed: 1, tokens_per_second: 20, ...stats },
+    stats: {
+      tokens: 1, resurrected: 0, pruned: 0, reused: 3, restored: 0, computed: 1, tokens_per_second: 20, ...stats,
+    },
   };
 }
 

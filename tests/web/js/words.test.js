@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { toolTokens } from "../../../halo_weave/web/live.js";
+import { toolTokens } from "../../../halo_weave/web/live-chunks.js";
 import { mistake } from "../../../halo_weave/web/views/json-field.js";
 import { shareOut } from "../../../halo_weave/web/views/budget.js";
 import {
@@ -9,14 +9,15 @@ import {
 } from "../../../halo_weave/web/words.js";
 
 const rest = {
-  phase: "idle", woken: 0, slept: 0, toRead: 0, tokens: 0, since: 0, command: "", tools: 0, reason: "", stats: {},
-  failed: "", unstored: "",
+  phase: "idle", resurrected: 0, pruned: 0, toRead: 0, tokens: 0, since: 0, command: "", tools: 0, reason: "",
+  stats: {},
+  failed: "", notStored: "",
 };
 
 test("the status says what is going on", () => {
   const says = (more, now = 0) => turnSentence({ ...rest, ...more }, now);
   assert.equal(says({ phase: "searching" }), "Searching memory…");
-  assert.equal(says({ phase: "waking", woken: 3 }), "Waking 3 chunks…");
+  assert.equal(says({ phase: "waking", resurrected: 3 }), "Waking 3 chunks…");
   assert.equal(says({ phase: "reading", toRead: 212 }), "Reading 212 tokens…");
   assert.equal(says({ phase: "writing", tokens: 116, since: 1000 }, 3000), "Writing… 58 tok/s");
   assert.equal(says({}), "");
@@ -36,8 +37,8 @@ test("ids are ordered as numbers of any size", () => {
 
 test("what happened to a chunk is told with its reason", () => {
   const woke = { words: ["cat"], similarity: 0.8213, cost: 44 };
-  assert.equal(happening("woke", woke, "My cat."), "Woken by “cat”, cost 44 tokens. Weak fit: 0.8");
-  assert.equal(happening("slept", { brightness: 8120, why: "dimmest" }), "Fell asleep at brightness 8,120 (dimmest)");
+  assert.equal(happening("resurrected", woke, "My cat."), "Woken by “cat”, cost 44 tokens. Weak fit: 0.8");
+  assert.equal(happening("pruned", { brightness: 8120, why: "dimmest" }), "Fell asleep at brightness 8,120 (dimmest)");
 });
 
 test("words are highlighted as text, whatever they hold", () => {

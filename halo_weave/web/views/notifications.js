@@ -4,7 +4,7 @@ const MARK = "● ";
 const SAID = 200; // characters of the reply in a notification
 
 /** @param {import("../app.js").App} app @param {() => string} reply what was said last */
-export function noticeReplies(app, reply) {
+export function notifyReplies(app, reply) {
   const { store, preferences } = app;
   let waiting = false;
   const mark = () => {

@@ -4,16 +4,16 @@ import { h, iconButton, sparkline } from "../dom.js";
 import { counted, exactly, fit, happening, number, parts, speakerOf } from "../words.js";
 import { tagChunk, tagged } from "./tags.js";
 
-/** @typedef {Why["history"]} History */
+/** @typedef {Explanation["history"]} History */
 
-export class WhyView {
+export class ExplanationView {
   /** @param {import("../app.js").App} app */
   constructor(app) {
     this.app = app;
-    app.store.on("why", (why) => this.show(why));
+    app.store.on("explanation", (why) => this.show(why));
   }
 
-  /** @param {Why & {found?: Hit}} why */
+  /** @param {Explanation & {found?: Hit}} why */
   show(why) {
     const levels = brightnessOf(why);
     const course = `Brightness over time, from ${number(levels[0])} to ${number(levels.at(-1))}`;
@@ -31,7 +31,7 @@ export class WhyView {
     ].filter((node) => node instanceof Node);
     const act = () => {
       close();
-      why.live ? this.app.sleep(why.key) : this.app.wake(why.key);
+      why.live ? this.app.prune(why.key) : this.app.resurrect(why.key);
     };
     const tag = () => {
       close();
@@ -44,7 +44,7 @@ export class WhyView {
         : iconButton("wake", "Wake up here, pinned", act, { text: true, class: "primary writes" })));
   }
 
-  /** @param {Why} why */
+  /** @param {Explanation} why */
   #about(why) {
     const { turn, chunk, role } = parts(why.key);
     const where = `said ${exactly(why.said)} in “${why.window_name || "another window"}”`;
@@ -52,12 +52,12 @@ export class WhyView {
     return `${speaker} · turn ${turn}, chunk ${chunk} · ${counted(why.tokens, "token")} · ${where}`;
   }
 
-  /** @param {Why} why */
+  /** @param {Explanation} why */
   #sentence(why) {
-    const slept = why.history.find((one) => one.event === "slept");
+    const slept = why.history.find((one) => one.event === "pruned");
     if (!why.live && !slept) return "Not live in this window.";
     if (!why.live && slept) {
-      return `Asleep since ${exactly(slept.happened)}: ${happening("slept", slept.detail).toLowerCase()}.`;
+      return `Asleep since ${exactly(slept.happened)}: ${happening("pruned", slept.detail).toLowerCase()}.`;
     }
     const bright = `Peak ${number(why.peak)}, mean ${number(why.mean)}.`;
     if (why.pinned) return `${bright} Pinned: it never falls asleep by itself.`;
@@ -68,14 +68,17 @@ export class WhyView {
   }
 }
 
-/** The newest first, down to when it was said. @param {Why} why @returns {Omit<History[number], "window_name">[]} */
+/**
+ * The newest first, down to when it was said.
+ * @param {Explanation} why @returns {Omit<History[number], "window_name">[]}
+ */
 function historyOf({ history, said, window }) {
   const sorted = [...history].sort((a, b) => (a.happened < b.happened ? 1 : -1));
   if (sorted.some((one) => one.event === "said")) return sorted;
   return [...sorted, { event: "said", happened: said, window, detail: {} }];
 }
 
-/** How bright it was at each time that is known, and is now. @param {Why} why @returns {number[]} */
+/** How bright it was at each time that is known, and is now. @param {Explanation} why @returns {number[]} */
 function brightnessOf(why) {
   const levels = historyOf(why).map(({ detail }) => detail.peak ?? detail.brightness).reverse();
   if (why.live) levels.push(why.peak);

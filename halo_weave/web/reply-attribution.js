@@ -3,26 +3,26 @@
 const USED = 0.05; // less of a reply than this is nothing worth a word
 
 /**
- * @typedef {Wire.Answers["GET /api/windows/{window_id}/turns/{turn_id}/use"]["use"]} Use
+ * @typedef {Wire.Answers["GET /api/windows/{window_id}/turns/{turn_id}/sources"]["attribution"]} Attribution
  * @typedef {{key: string, share: number, tokens: Map<number, number>}} Source a chunk: how much came from it, and from
  *   which of its tokens
  */
 
-export class ReplyLight {
+export class ReplyAttribution {
   /** What was taken from each chunk's tokens, by their place in it. @type {Map<string, Float32Array>} */
   grounds = new Map();
   /** The most that was taken from one token. */
   most = 0;
 
-  /** @param {string} start position of the reply's first token @param {NonNullable<Use>} use */
-  constructor(start, use) {
+  /** @param {string} start position of the reply's first token @param {NonNullable<Attribution>} attribution */
+  constructor(start, attribution) {
     this.start = BigInt(start);
-    this.use = use;
+    this.attribution = attribution;
     /** @type {Map<string, Map<number, number>>} */
     const sums = new Map();
-    for (const sources of use.tokens) {
-      for (const { place, offset, share } of sources) {
-        const { key } = use.chunks[place];
+    for (const sources of attribution.tokens) {
+      for (const { chunk, offset, share } of sources) {
+        const { key } = attribution.chunks[chunk];
         const sum = sums.get(key) ?? new Map();
         sum.set(offset, (sum.get(offset) ?? 0) + share);
         sums.set(key, sum);
@@ -41,7 +41,7 @@ export class ReplyLight {
 
   /** Whether something worth a word was taken from what was said before. */
   get used() {
-    return this.use.chunks.some((one) => one.share >= USED);
+    return this.attribution.chunks.some((one) => one.share >= USED);
   }
 
   /**
@@ -55,8 +55,8 @@ export class ReplyLight {
     const found = new Map();
     const count = last - first + 1;
     for (let at = first; at <= last; at++) {
-      for (const { place, offset, share } of this.use.tokens[shift + at] ?? []) {
-        const { key } = this.use.chunks[place];
+      for (const { chunk, offset, share } of this.attribution.tokens[shift + at] ?? []) {
+        const { key } = this.attribution.chunks[chunk];
         const source = found.get(key) ?? { key, share: 0, tokens: new Map() };
         source.share += share / count;
         source.tokens.set(offset, (source.tokens.get(offset) ?? 0) + share / count);

@@ -3,9 +3,9 @@
 import { fill, h, icon, iconButton } from "../dom.js";
 import { clip } from "../words.js";
 
-/** @typedef {Wire.Events["memory"] & {undone?: boolean}} Kept */
+/** @typedef {Wire.Events["memory_changed"] & {undone?: boolean}} MemoryChange */
 
-export class KeptView {
+export class MemoryChangesView {
   #shown = "";
 
   /** @param {import("../app.js").App} app */
@@ -16,7 +16,7 @@ export class KeptView {
 
   /** @param {Turn} turn */
   show({ turn_id }) {
-    const kept = this.app.store.kept.get(turn_id) ?? [];
+    const kept = this.app.store.memoryChanges.get(turn_id) ?? [];
     const shown = JSON.stringify(kept);
     if (shown === this.#shown) return;
     this.#shown = shown;
@@ -25,7 +25,7 @@ export class KeptView {
       one.undone ? null : iconButton("back", "Undo", () => this.#undo(one), { text: true, class: "small writes" }))));
   }
 
-  /** @param {Kept} one */
+  /** @param {MemoryChange} one */
   async #undo(one) {
     const { api } = this.app;
     const saved = one.change === "saved";
@@ -40,7 +40,7 @@ export class KeptView {
   }
 }
 
-/** @param {Kept} one */
+/** @param {MemoryChange} one */
 function words({ change, path, undone }) {
   const title = clip(path.split("/").at(-1) ?? path, 60);
   if (undone) return change === "saved" ? `Not saved: ${title}` : `Kept: ${title}`;

@@ -5,16 +5,16 @@ import { compareIds, parts } from "./words.js";
 /** How a chunk was: not said yet, asleep, live, live and pinned. */
 export const UNSAID = 0, ASLEEP = 1, LIVE = 2, PINNED = 3;
 
-/** @typedef {Wire.Answers["GET /api/windows/{window_id}/life"]} WireLife */
+/** @typedef {Wire.Answers["GET /api/windows/{window_id}/timeline"]} WireTimeline */
 /** @typedef {{key: string, turn: number, tokens: number, foreign: boolean}} Lived `turn`: its place among the turns */
 
-export class WindowLife {
+export class Timeline {
   /** @type {Lived[]} */
   chunks = [];
   /** @type {Map<string, number>} */
   places = new Map();
 
-  /** @param {WireLife} wire */
+  /** @param {WireTimeline} wire */
   constructor(wire) {
     this.turns = [...wire.turns];
     this.events = wire.events;
@@ -55,8 +55,8 @@ export class WindowLife {
     const awake = new Int8Array(chunks.length).fill(-1);
     const held = new Int8Array(chunks.length).fill(-1);
     /** @type {Record<string, [Int8Array, 0 | 1]>} */
-    const kinds = { slept: [awake, 0], woke: [awake, 1], pinned: [held, 1], unpinned: [held, 0] };
-    const later = { slept: new Set(), woke: new Set(), pinned: new Set(), unpinned: new Set() };
+    const kinds = { pruned: [awake, 0], resurrected: [awake, 1], pinned: [held, 1], unpinned: [held, 0] };
+    const later = { pruned: new Set(), resurrected: new Set(), pinned: new Set(), unpinned: new Set() };
     for (const { step: at, chunk, event } of this.events) {
       const [states, state] = kinds[event];
       if (at <= step) states[chunk] = state;
@@ -64,7 +64,8 @@ export class WindowLife {
     }
     return Uint8Array.from(chunks, ({ turn }, i) => {
       if (turn > step) return UNSAID;
-      const live = awake[i] >= 0 ? awake[i] === 1 : later.slept.has(i) || (!later.woke.has(i) && this.live.has(i));
+      const live = awake[i] >= 0 ? awake[i] === 1
+        : later.pruned.has(i) || (!later.resurrected.has(i) && this.live.has(i));
       if (!live) return ASLEEP;
       const pinned = held[i] >= 0 ? held[i] === 1
         : later.unpinned.has(i) || (!later.pinned.has(i) && this.pinned.has(i));
@@ -77,7 +78,8 @@ export class WindowLife {
    * @param {Record<string, Set<number>>} later @param {string} event @param {number} chunk
    */
   #known(later, event, chunk) {
-    const pair = event === "slept" || event === "woke" ? [later.slept, later.woke] : [later.pinned, later.unpinned];
+    const awake = event === "pruned" || event === "resurrected";
+    const pair = awake ? [later.pruned, later.resurrected] : [later.pinned, later.unpinned];
     return pair.some((one) => one.has(chunk));
   }
 
@@ -86,7 +88,7 @@ export class WindowLife {
     const here = this.events.filter((one) => one.step === step);
     const of = (/** @type {string} */ event) => [...new Set(here.filter((one) => one.event === event)
       .map((one) => this.chunks[one.chunk].key))];
-    return { woke: of("woke"), slept: of("slept") };
+    return { resurrected: of("resurrected"), pruned: of("pruned") };
   }
 
   /** Chunks that woke up at some time, and the turns for which something from elsewhere did. */
@@ -96,7 +98,7 @@ export class WindowLife {
     /** @type {Set<number>} */
     const lent = new Set();
     for (const { event, chunk, step } of this.events) {
-      if (event !== "woke") continue;
+      if (event !== "resurrected") continue;
       if (this.chunks[chunk].foreign) lent.add(step);
       else own.add(chunk);
     }

@@ -11,7 +11,7 @@ const VIEWS = [
   ["context", "Context", "Exactly what the model sees now, and what sleeps between"],
 ];
 
-export class CentreView {
+export class ViewSwitch {
   /**
    * @param {import("../app.js").App} app
    * @param {{conversation: ConversationView, context: ContextView}} views
@@ -28,7 +28,7 @@ export class CentreView {
     const go = (/** @type {boolean} */ glow) => (/** @type {string} */ key) =>
       requestAnimationFrame(() => this.goto(key, glow));
     app.store.on("goto", go(false));
-    app.store.on("woke", go(true));
+    app.store.on("resurrected", go(true));
     this.show();
   }
 

@@ -9,7 +9,7 @@ const WELCOME = "Open a window and speak. What the model looks at stays bright; 
   "and wakes up when you speak of it again.";
 const FIRST_WORDS = "Say something. Everything you say is kept, nothing leaves this machine.";
 
-export class SituationView {
+export class EmptyStateView {
   /** @param {import("../app.js").App} app @param {HTMLElement} place is marked as busy while it is loaded */
   constructor(app, place) {
     this.app = app;
@@ -33,7 +33,7 @@ export class SituationView {
     if (!status && connection.state === "lost") return this.#say("The server cannot be reached", UNREACHABLE);
     if (model?.state === "missing") {
       const choose = button("Choose a model", () => app.store.tell("panel", "models"));
-      const words = model.sentence || NO_MODEL;
+      const words = model.message || NO_MODEL;
       return this.#say("There is no model yet", words, "Try again", () => app.retryModel(), choose);
     }
     if (model?.state === "loading") return this.#say("The model is being loaded", loadingWords(model));
@@ -44,7 +44,7 @@ export class SituationView {
       this.node.querySelector(".empty")?.append(" ", steps);
       return;
     }
-    if (!live?.all.length && !live?.tailGap) {
+    if (!live?.all.length && !live?.prunedAfter) {
       const known = status?.memory.chunks ?? 0;
       const wakeable = `Say something. ${counted(known, "chunk")} in memory can wake up for it.`;
       return this.#say("Nothing is live here yet", known ? wakeable : FIRST_WORDS);
@@ -72,6 +72,6 @@ export class SituationView {
 }
 
 /** @param {Status["model"]} model */
-function loadingWords({ sentence, progress }) {
-  return `${sentence || "This takes a moment."}${typeof progress === "number" ? ` ${percent(progress)}` : ""}`;
+function loadingWords({ message, progress }) {
+  return `${message || "This takes a moment."}${typeof progress === "number" ? ` ${percent(progress)}` : ""}`;
 }

@@ -8,7 +8,7 @@ const ANEW = "Search goes on with the embeddings that are there until all are ma
 
 /** @typedef {{ name: string, title: string, about: string, used: boolean }} Embedder */
 
-export class KeepingView {
+export class MaintenanceView {
   #timer = 0;
   /** The next look at how far an import is. */
   #reading = 0;
@@ -191,26 +191,26 @@ export class KeepingView {
     this.show();
     if (!before) return;
     const failed = now.state === "failed";
-    this.app.toasts.show(failed ? now.sentence : "Everything is embedded anew.", failed ? { kind: "bad" } : {});
+    this.app.toasts.show(failed ? now.message : "Everything is embedded anew.", failed ? { kind: "bad" } : {});
     this.app.refresh();
     this.#load();
   }
 
   /** @param {Wire.Answers["GET /api/reindex"]} now */
-  #showRunning({ sentence, model, done, total }) {
+  #showRunning({ message, model, done, total }) {
     const bar = h("progress", { max: Math.max(1, total), "aria-label": "Embedding" });
     bar.value = done;
     const by = model ? `Embedding with ${model}` : "Embedding";
-    const text = sentence ? `${sentence}…` : `${by}: ${done} of ${counted(total, "chunk")}`;
+    const text = message ? `${message}…` : `${by}: ${done} of ${counted(total, "chunk")}`;
     fill(this.meaning, h("p", { class: "quiet", role: "status", text }), bar);
   }
 }
 
 /** @param {Status["embedder"]} embedder */
-function embedderWords({ state, model, wanted, sentence }) {
-  if (state !== "ready") return sentence || "No embedding model: search goes by words.";
-  const left = wanted ? `${counted(wanted, "chunk")} still to embed.` : "Everything is embedded.";
-  return `${model}. ${left} ${sentence}`.trim();
+function embedderWords({ state, model, pending, message }) {
+  if (state !== "ready") return message || "No embedding model: search goes by words.";
+  const left = pending ? `${counted(pending, "chunk")} still to embed.` : "Everything is embedded.";
+  return `${model}. ${left} ${message}`.trim();
 }
 
 /** @param {Wire.Answers["POST /api/import"]} brought */

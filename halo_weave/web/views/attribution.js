@@ -10,10 +10,10 @@ const STAY = 500; // milliseconds that the light stays when the pointer has left
 
 /** @typedef {import("./chunk.js").ChunkView} ChunkView */
 /** @typedef {{place: HTMLElement, chunks: Map<string, ChunkView>}} Centre what shows chunks now */
-/** @typedef {import("../light.js").Source} Source */
+/** @typedef {import("../reply-attribution.js").Source} Source */
 /** @typedef {{view: ChunkView, first: number, last: number}} Word */
 
-export class LightView {
+export class AttributionView {
   /** @type {Word | null} */
   #word = null;
   /** @type {Element[]} */
@@ -63,7 +63,7 @@ export class LightView {
       const to = /** @type {Node | null} */ (event.relatedTarget);
       if (this.#word && !this.chips.contains(to) && to !== this.#word.view.node) this.#leave();
     });
-    for (const topic of ["window", "heard"]) app.store.on(topic, () => this.clear());
+    for (const topic of ["window", "message-stored"]) app.store.on(topic, () => this.clear());
     over.addEventListener("scroll", () => this.#word && this.#draw(), { capture: true, passive: true });
     addEventListener("resize", () => this.#word && this.#draw());
   }
@@ -144,7 +144,7 @@ export class LightView {
     if (same && !aloud) return;
     this.#word = word;
     const { turn_id } = word.view.chunk.turn;
-    if (!this.app.store.light.get(turn_id)) await this.app.lightOf(turn_id);
+    if (!this.app.store.attributions.get(turn_id)) await this.app.attributionOf(turn_id);
     if (this.#word !== word) return;
     this.show(word, aloud);
   }
@@ -153,7 +153,7 @@ export class LightView {
   show(word, aloud = false) {
     const began = performance.now();
     const { turn_id } = word.view.chunk.turn;
-    const light = this.app.store.light.get(turn_id);
+    const light = this.app.store.attributions.get(turn_id);
     this.#unlight();
     this.#word = word;
     const sources = light?.sources(word.view.chunk.start, word.first, word.last) ?? [];
@@ -268,7 +268,7 @@ export class LightView {
   /** @param {Word} word @param {string} key */
   #about(word, key) {
     const live = this.app.store.live?.find(key);
-    const known = word.view.chunk.turn.remembered?.find((one) => one.key === key);
+    const known = word.view.chunk.turn.sources?.find((one) => one.key === key);
     const shown = this.centre().chunks.get(key)?.chunk;
     const said = live ?? shown;
     const text = said?.pieces.join("") ?? known?.text ?? "a chunk that sleeps now";

@@ -7,7 +7,7 @@ import { Prose } from "./prose.js";
 const PAGE = 200;
 const MOST = 1000; // that the server gives at once
 
-export class GapView {
+export class PrunedGapView {
   open = false;
   #loads = 0;
   #shown = 0;
@@ -30,7 +30,7 @@ export class GapView {
   }
 
   /**
-   * @param {Gap} gap @param {string | null} after @param {string | null} before
+   * @param {PrunedGap} gap @param {string | null} after @param {string | null} before
    * @param {number} [thoughts] of its chunks
    */
   adopt(gap, after, before, thoughts = 0) {
@@ -90,10 +90,11 @@ export class GapView {
   /** @param {number} offset @param {number} limit */
   #ask(offset, limit) {
     const { after, before } = this;
-    return this.app.attempt(() => this.app.api.gap(this.app.store.current, { after, before, offset, limit }));
+    const { api, store } = this.app;
+    return this.app.attempt(() => api.pruned(store.current, { from: after, to: before, offset, limit }));
   }
 
-  /** After those that are shown. @param {{total: number, items: Sleeping[]}} found */
+  /** After those that are shown. @param {{total: number, items: PrunedItem[]}} found */
   #show({ total, items }) {
     const nodes = items.map((item) => this.#item(item));
     this.further.before(...nodes);
@@ -103,7 +104,7 @@ export class GapView {
     return nodes;
   }
 
-  /** @param {Sleeping} item */
+  /** @param {PrunedItem} item */
   #item(item) {
     const about = [
       speakerOf(item), moment(item.said), `${number(item.tokens)} tokens`, `peak ${number(item.peak)}`,
@@ -114,8 +115,8 @@ export class GapView {
       "div", { class: "sleeper", tabindex: "-1", data: { key: item.key } },
       h("div", { class: "sleeper-head" },
         h("span", { text: about }),
-        iconButton("wake", "Wake up", () => this.app.wake(item.key), { text: true, class: "small writes" }),
-        iconButton("why", "Why?", () => this.app.why(item.key), { class: "small" })),
+        iconButton("wake", "Wake up", () => this.app.resurrect(item.key), { text: true, class: "small writes" }),
+        iconButton("why", "Why?", () => this.app.explain(item.key), { class: "small" })),
       text,
     );
   }

@@ -5,11 +5,12 @@ import { compareIds } from "./words.js";
 
 /** @param {WireChunk} wire @param {Turn} turn @returns {LiveChunk} */
 export function liveChunk(wire, turn) {
-  const { key, start, pinned, woken, tool, thought = false, gap, thoughts = 0, text_pieces: pieces } = wire;
+  const { key, start, pinned, resurrected, tool, thought = false, text_pieces: pieces } = wire;
+  const { pruned_before: prunedBefore, pruned_thoughts: prunedThoughts = 0 } = wire;
   const tools = tool ? toolTokens(pieces) : [];
   const rank = wire.rank ?? 100; // until the end of the turn tells it
-  const more = { tools, thinking: [], fresh: false, draft: false, rank, asleep: false, ...lit(wire.brightness) };
-  return { key, turn, start, pinned, pieces, woken, tool, thought, gap, thoughts, ...more };
+  const more = { tools, thinking: [], fresh: false, draft: false, rank, pruned: false, ...lit(wire.brightness) };
+  return { key, turn, start, pinned, pieces, resurrected, tool, thought, prunedBefore, prunedThoughts, ...more };
 }
 
 /** Brightness with its peak and mean. @param {ArrayLike<number>} values */
@@ -39,20 +40,23 @@ export function toolTokens(pieces) {
 const LITTLE = 0.05; // of what was written; if less came from before, nothing is lit
 const NONE = { chunks: 0, tokens: 0 };
 
-/** @param {Gap | null} gap @param {number} chunks @param {number} tokens so many more @returns {Gap | null} */
+/**
+ * @param {PrunedGap | null} gap @param {number} chunks @param {number} tokens so many more
+ * @returns {PrunedGap | null}
+ */
 function gapWith(gap, chunks, tokens) {
   const before = gap ?? NONE;
   const sum = { chunks: before.chunks + chunks, tokens: before.tokens + tokens };
   return sum.chunks > 0 ? sum : null;
 }
 
-export class Live {
+export class LiveChunks {
   /** @type {LiveChunk[]} */
   chunks = [];
   /** The reply in progress. @type {LiveChunk | null} */
   draft = null;
-  /** What sleeps after the last chunk. @type {Gap | null} */
-  tailGap = null;
+  /** What sleeps after the last chunk. @type {PrunedGap | null} */
+  prunedAfter = null;
   low = 0;
   high = 0;
   /** What the reply in progress took so far from each token before its exchange. */
@@ -61,17 +65,17 @@ export class Live {
   mismatched = 0;
 
   /**
-   * @param {WireContext} wire @param {Live} [before] what was shown until now: what glows there goes on glowing
+   * @param {WireContext} wire @param {LiveChunks} [before] what was shown until now: what glows there goes on glowing
    * @param {string} [speaker] who is replying
    */
   static from(wire, before, speaker = "") {
-    const live = new Live();
+    const live = new LiveChunks();
     const glowing = new Set(before?.chunks.filter((chunk) => chunk.fresh).map((chunk) => chunk.key));
     for (const { chunks, ...turn } of wire.turns) {
       for (const chunk of chunks) live.chunks.push({ ...liveChunk(chunk, turn), fresh: glowing.has(chunk.key) });
     }
     live.chunks.sort((a, b) => compareIds(a.start, b.start));
-    live.tailGap = wire.tail_gap;
+    live.prunedAfter = wire.pruned_after;
     if (wire.generating) {
       const { turn_id, position, text_pieces, brightness, tool, thought = [] } = wire.generating;
       live.begin(turn_id, position, { window: wire.window, speaker }); // the place of the reply's first token
@@ -146,7 +150,7 @@ export class Live {
   put(chunk) {
     const at = this.chunks.findIndex((other) => other.key === chunk.key);
     if (at >= 0) {
-      this.chunks[at] = { ...chunk, gap: this.chunks[at].gap };
+      this.chunks[at] = { ...chunk, prunedBefore: this.chunks[at].prunedBefore };
       return;
     }
     const next = this.chunks.findIndex((other) => compareIds(other.start, chunk.start) > 0);
@@ -156,13 +160,14 @@ export class Live {
   /**
    * A chunk wakes up at its place, amid what sleeps there: what does not sleep before it sleeps after it.
    * Of several that wake up, the earliest comes first.
-   * @param {LiveChunk} chunk @param {boolean} slept in this window
+   * @param {LiveChunk} chunk @param {boolean} prunedHere it was pruned in this window
    */
-  wake(chunk, slept) {
+  resurrect(chunk, prunedHere) {
     const known = this.find(chunk.key);
     this.put(chunk);
     if (known) return;
-    const { chunks, tokens } = gapWith(chunk.gap, slept ? 1 : 0, slept ? chunk.pieces.length : 0) ?? NONE;
+    const own = prunedHere ? chunk.pieces.length : 0;
+    const { chunks, tokens } = gapWith(chunk.prunedBefore, prunedHere ? 1 : 0, own) ?? NONE;
     this.#addToGap(this.chunks.indexOf(chunk) + 1, -chunks, -tokens);
   }
 
@@ -172,32 +177,32 @@ export class Live {
    */
   #addToGap(at, chunks, tokens) {
     const next = this.chunks[at];
-    if (next) next.gap = gapWith(next.gap, chunks, tokens);
-    else this.tailGap = gapWith(this.tailGap, chunks, tokens);
+    if (next) next.prunedBefore = gapWith(next.prunedBefore, chunks, tokens);
+    else this.prunedAfter = gapWith(this.prunedAfter, chunks, tokens);
   }
 
   /** A chunk leaves; what sleeps around its place becomes one gap. @param {string} key */
   remove(key) {
     const at = this.chunks.findIndex((chunk) => chunk.key === key);
     if (at < 0) return;
-    const [{ gap, pieces, thought, turn }] = this.chunks.splice(at, 1);
-    const { chunks, tokens } = gap ?? NONE;
+    const [{ prunedBefore, pieces, thought, turn }] = this.chunks.splice(at, 1);
+    const { chunks, tokens } = prunedBefore ?? NONE;
     this.#addToGap(at, chunks + 1, tokens + pieces.length);
     const next = this.chunks[at];
-    if (thought && next?.turn.turn_id === turn.turn_id) next.thoughts += 1;
+    if (thought && next?.turn.turn_id === turn.turn_id) next.prunedThoughts += 1;
   }
 
   /** A reply begins. @param {string} turnId @param {string} start @param {Partial<Turn>} [about] */
   begin(turnId, start, about = {}) {
     const turn = {
       turn_id: turnId, role: /** @type {Role} */ ("assistant"), said: new Date().toISOString(),
-      window: "", window_name: "", speaker: "", cut: false, remembered: null,
-      siblings: 1, sibling: 1, document: false, unfinished: false, ...about,
+      window: "", window_name: "", speaker: "", interrupted: false, sources: null,
+      versions: 1, version: 1, document: false, unfinished: false, ...about,
     };
     this.draft = {
       key: "draft", turn, start, pinned: false, pieces: [], ...lit([]),
-      woken: null, tool: false, thought: false, gap: null, thoughts: 0, fresh: false, draft: true,
-      rank: 100, asleep: false,
+      resurrected: null, tool: false, thought: false, prunedBefore: null, prunedThoughts: 0, fresh: false,
+      draft: true, rank: 100, pruned: false,
       tools: [], thinking: [],
     };
   }
