@@ -261,8 +261,8 @@ FINISH_REASONS: dict[str, StopReason] = {
 }
 
 
-class OpenAiEngine:
-    """Implements `engines.base.Engine`. Prompts are sent as messages; what is counted is counted with the reader's tokens."""
+class OpenAiEngine(Engine):
+    """Prompts are sent as messages; what is counted is counted with the reader's tokens."""
 
     def __init__(
         self,
@@ -346,10 +346,6 @@ class OpenAiEngine:
         )
 
     @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
     def facts(self) -> TemplateFacts:
         return self._template.facts
 
@@ -382,18 +378,6 @@ class OpenAiEngine:
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
         if self.reader is not None:
             self.reader.erase(spans, windows)
-
-    def read_ahead(
-        self,
-        window: str,
-        prompt: Prompt,
-        *,
-        room: int,
-        mode: Literal["splice", "exact"] = "splice",
-        most: int | None = None,
-        capture: Capture | None = None,
-    ) -> None:
-        """Not here: whoever runs the server may need it meanwhile."""
 
     # Speaking
 

@@ -19,6 +19,7 @@ from halo_weave.core.tokens import Ids, Role, Tokens
 from halo_weave.engines.base import (
     Capabilities,
     Capture,
+    Engine,
     GenerationEnd,
     GenerationEvent,
     ModelInfo,
@@ -93,8 +94,8 @@ class _WindowCache:
     speaking: bool = False  # nothing is read ahead while a reply grows
 
 
-class ScriptedEngine:
-    """Implements `engines.base.Engine`. `replies` are said one after the other, then `answer` is asked."""
+class ScriptedEngine(Engine):
+    """`replies` are said one after the other, then `answer` is asked."""
 
     def __init__(
         self,
@@ -138,10 +139,6 @@ class ScriptedEngine:
         if template is not None:
             now = datetime(2026, 1, 1)
             self._template = ModelTemplate(template, self._renderer, specials=SPECIALS, now=now)
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
         try:
