@@ -135,10 +135,14 @@ class ScriptedEngine(Engine):
             template_words=SPECIALS,
         )
         self._renderer = TemplateRenderer()
-        self._template = None
+        self._template: ModelTemplate | None = None
         if template is not None:
-            now = datetime(2026, 1, 1)
-            self._template = ModelTemplate(template, self._renderer, specials=SPECIALS, now=now)
+            self.use_template(template)
+
+    def use_template(self, template: str) -> None:
+        """Write prompts with this chat template."""
+        now = datetime(2026, 1, 1)
+        self._template = ModelTemplate(template, self._renderer, specials=SPECIALS, now=now)
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
         try:
