@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -42,7 +43,9 @@ _KNOWN = {
     "object": {"properties"},
     "array": {"items", "minItems", "maxItems", "prefixItems"},
     "string": {"minLength", "maxLength"},
+    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
 }
+DIGITS = 16  # digits of the longest integer
 
 
 def any_object_grammar() -> str:
@@ -143,6 +146,8 @@ class _GrammarWriter:
                 return self._array(schema, name, depth)
             case "string":
                 return self._string(schema, name)
+            case "integer" if schema.keys() & _KNOWN["integer"]:
+                return self._add(name, _integers(*_integer_bounds(schema, name)))
             case "number" | "integer" | "boolean" | "null":
                 return str(kind)
             case None:
@@ -263,3 +268,45 @@ def _bounds(schema: Mapping[str, Any], least: str, most: str, name: str) -> tupl
 
 def _times(low: int, high: int | None) -> str:
     return f"{{{low},{'' if high is None else high}}}" if low or high is not None else "*"
+
+
+def _integer_bounds(schema: Mapping[str, Any], name: str) -> tuple[int, int]:
+    """The least and the greatest integer that fit; without a bound, the longest one."""
+    limit = 10**DIGITS - 1
+    low, high = -limit, limit
+    for key in sorted(schema.keys() & _KNOWN["integer"]):
+        bound = schema[key]
+        if not isinstance(bound, int | float) or isinstance(bound, bool) or not math.isfinite(bound):
+            raise BadInput(f"At {name}, {key!r} has to be a number.")
+        step = 1 if key.startswith("exclusive") and bound == int(bound) else 0
+        if key.lower().endswith("minimum"):
+            low = max(low, math.ceil(bound) + step)
+        else:
+            high = min(high, math.floor(bound) - step)
+    if low > high:
+        raise BadInput(f"At {name}, no integer of at most {DIGITS} digits is within the bounds.")
+    return low, high
+
+
+def _integers(low: int, high: int) -> str:
+    """An expression for the integers from `low` to `high`."""
+    parts = [f'"-" ({_integers(max(1, -high), -low)})'] if low < 0 else []
+    at = max(0, low)
+    while at <= high:  # the numbers of each length
+        last = min(high, 10 ** len(str(at)) - 1)
+        parts.append(_same_length(str(at), str(last)))
+        at = last + 1
+    return " | ".join(parts)
+
+
+def _same_length(low: str, high: str) -> str:
+    """An expression for the numbers from `low` to `high`, which have equally many digits."""
+    rest = len(low) - 1
+    if low[1:] == "0" * rest and high[1:] == "9" * rest:
+        return f"[{low[0]}-{high[0]}]" + (f" [0-9]{{{rest}}}" if rest else "")
+    if low[0] == high[0]:
+        return f"[{low[0]}] ({_same_length(low[1:], high[1:])})"
+    parts = [f"[{low[0]}] ({_same_length(low[1:], '9' * rest)})"]
+    if int(high[0]) - int(low[0]) > 1:
+        parts.append(f"[{int(low[0]) + 1}-{int(high[0]) - 1}] [0-9]{{{rest}}}")
+    return " | ".join([*parts, f"[{high[0]}] ({_same_length('0' * rest, high[1:])})"])

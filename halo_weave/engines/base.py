@@ -216,10 +216,13 @@ GenerationEvent = PrefillPlanned | PrefillResult | Step | LateAttention | Genera
 
 
 class Engine(Protocol):
-    """Runs a language model. Its methods may be called from any thread."""
+    """Runs a language model. Its methods may be called from any thread. Engines extend this class."""
+
+    _info: ModelInfo
 
     @property
-    def info(self) -> ModelInfo: ...
+    def info(self) -> ModelInfo:
+        return self._info
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
         """Exact: the pieces join to the text. With `special`, control tokens in the text are recognised."""
@@ -273,7 +276,10 @@ class Engine(Protocol):
         `room`: for so many tokens more. `most`: if more tokens than these must be computed, they are not, and what
         lies on disk is only brought into main memory. `capture`: what a generation will ask for of the tokens from
         `read_from` on; if it does, and all is as it was read here, they are not read again.
+
+        By default nothing is read ahead: the server of a remote engine may be needed by others meanwhile.
         """
+        return
 
     def forget(self, window: str) -> None:
         """Drop a window's KV. It is rebuilt on its next turn.
@@ -289,7 +295,8 @@ class Engine(Protocol):
         used any more, and computed again before the next reply.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        return
 
 
 def windows_named_by(name: str, windows: Iterable[str]) -> list[str]:

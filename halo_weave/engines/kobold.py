@@ -24,6 +24,7 @@ from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.base import (
     Capabilities,
     Capture,
+    Engine,
     GenerationEnd,
     GenerationEvent,
     ModelInfo,
@@ -246,8 +247,8 @@ OTHER_MODEL = "{} runs {} now. Send it again, and that one answers."
 REQUEST_TIMEOUT = 30.0  # seconds for an answer that needs no model
 
 
-class KoboldEngine:
-    """Implements `engines.base.Engine`. What the server cannot tell is left out; what it tells wrongly is counted."""
+class KoboldEngine(Engine):
+    """What the server cannot tell is left out; what it tells wrongly is counted."""
 
     def __init__(
         self, url: str, key: str = "", *, client: str = "", context: int | None = None, plain: bool = False
@@ -373,10 +374,6 @@ class KoboldEngine:
             if fits and all(math.isfinite(h.weight) for h in told):
                 return Calibration(tuple(told), str(self._remote_kv.get("attention_source") or ""))
         return Calibration(sentence="The server tells heads that its model does not have.")
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
 
     @property
     def facts(self) -> TemplateFacts:
@@ -647,18 +644,6 @@ class KoboldEngine:
             rows.append(row)
         yield PrefillResult(0, 0, len(flat), False, "", time.perf_counter() - began, tuple(rows))
         yield GenerationEnd("length", 0, time.perf_counter() - began)
-
-    def read_ahead(
-        self,
-        window: str,
-        prompt: Prompt,
-        *,
-        room: int,
-        mode: Literal["splice", "exact"] = "splice",
-        most: int | None = None,
-        capture: Capture | None = None,
-    ) -> None:
-        """Not here: whoever runs the server may need it meanwhile."""
 
     def forget(self, window: str) -> None:
         if self._remote_kv:

@@ -10,7 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Tokens
-from halo_weave.engines.base import Capabilities, Capture, GenerationEvent, ModelInfo, Prompt, Sampling
+from halo_weave.engines.base import (
+    Capabilities,
+    Capture,
+    Engine,
+    GenerationEvent,
+    ModelInfo,
+    Prompt,
+    Sampling,
+)
 from halo_weave.engines.llama.cache_files import discard_window, erase_tokens
 from halo_weave.engines.templates.messages import ChatMessage, ChatPrompt, Piece
 from halo_weave.engines.templates.model_template import TemplateFacts
@@ -20,8 +28,8 @@ ASSUMED_CONTEXT = 8192
 BYTES_PER_TOKEN = 4  # bytes: about what a token of most models stands for
 
 
-class NoModelEngine:
-    """Implements `engines.base.Engine` for windows that are looked at and changed before a model is there.
+class NoModelEngine(Engine):
+    """For windows that are looked at and changed before a model is there.
 
     What is deleted goes from the folder of `cells` too.
     """
@@ -29,7 +37,7 @@ class NoModelEngine:
     def __init__(self, cells: Path) -> None:
         self._cells = cells
 
-    info = ModelInfo(
+    _info = ModelInfo(
         name="",
         architecture="",
         layers=0,
@@ -85,23 +93,8 @@ class NoModelEngine:
     ) -> Iterator[GenerationEvent]:
         raise EngineError("There is no model to speak.")
 
-    def read_ahead(
-        self,
-        window: str,
-        prompt: Prompt,
-        *,
-        room: int,
-        mode: Literal["splice", "exact"] = "splice",
-        most: int | None = None,
-        capture: Capture | None = None,
-    ) -> None:
-        pass
-
     def forget(self, window: str) -> None:
         discard_window(self._cells, window)
 
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
         erase_tokens(self._cells, spans, windows)
-
-    def close(self) -> None:
-        pass

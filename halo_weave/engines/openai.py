@@ -261,8 +261,8 @@ FINISH_REASONS: dict[str, StopReason] = {
 }
 
 
-class OpenAiEngine:
-    """Implements `engines.base.Engine`. Prompts are sent as messages; what is counted is counted with the shadow model's tokens."""
+class OpenAiEngine(Engine):
+    """Prompts are sent as messages; what is counted is counted with the shadow model's tokens."""
 
     def __init__(
         self,
@@ -346,10 +346,6 @@ class OpenAiEngine:
         )
 
     @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
     def facts(self) -> TemplateFacts:
         return self._template.facts
 
@@ -384,18 +380,6 @@ class OpenAiEngine:
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
         if self.shadow_model is not None:
             self.shadow_model.erase(spans, windows)
-
-    def read_ahead(
-        self,
-        window: str,
-        prompt: Prompt,
-        *,
-        room: int,
-        mode: Literal["splice", "exact"] = "splice",
-        most: int | None = None,
-        capture: Capture | None = None,
-    ) -> None:
-        """Not here: whoever runs the server may need it meanwhile."""
 
     # Speaking
 

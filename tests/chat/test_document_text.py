@@ -146,6 +146,7 @@ class TestPdf:
         words = refusal("a.pdf", pdf(100_000), characters=10**9, seconds=2)
         assert re.search("took longer than 2 seconds|too much memory|was stopped", words)
 
+    @pytest.mark.slow
     def test_a_pdf_that_unpacks_to_much_is_refused(self):
         content = zlib.compress(b"BT /F 12 Tf (x) Tj ET\n" * (20 << 20))
         refusal("a.pdf", pdf(1, content, b"/Filter/FlateDecode"), seconds=10)

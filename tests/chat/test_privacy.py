@@ -168,4 +168,4 @@ def test_a_private_window_never_speaks_with_another_machine(weave, far):
     ],
 )
 def test_which_machine_words_go_to(url, host):
-    assert Faraway(url)._info.elsewhere == host
+    assert Faraway(url).info.elsewhere == host

@@ -216,6 +216,7 @@ def test_ctrl_c_stops_the_reply_and_not_the_program(talk, weave):
     assert "You said" in talk("Go on.")
 
 
+@pytest.mark.slow
 def test_a_pipe_is_enough(tmp_path):
     answer = subprocess.run(
         [sys.executable, "-m", "tests.fakes", "chat", "--data", str(tmp_path)],

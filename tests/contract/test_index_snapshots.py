@@ -22,6 +22,8 @@ from halo_weave.search.vector_index import row_size
 from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.store.material import NOW, ask
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"w{i}" for i in range(60)]
 QUESTIONS = ("w1 w2 w3", "w7", "w11 w12 w13 w14 w15", "w59 w1")
 
@@ -188,7 +190,6 @@ def test_a_damaged_image_is_not_used_and_made_anew(store, window, again, path, r
     assert not read
 
 
-@pytest.mark.slow
 def test_whatever_bit_of_an_image_is_wrong_the_answers_are_right(store, window, again, path):
     say(store, window, random.Random(3))
     known = left_behind(store, path)
@@ -338,7 +339,6 @@ def test_a_repaired_memory_takes_no_image_from_before(store, window):
     assert not store.knows_index_snapshot("one")
 
 
-@pytest.mark.slow
 def test_two_processes_share_an_image(store, window, again, path, read):
     said = say(store, window, random.Random(13))
     left_behind(store, path)
@@ -415,7 +415,6 @@ while True:
 """
 
 
-@pytest.mark.slow
 def test_a_process_killed_while_it_writes_images_leaves_a_good_one_or_none(store, window, again, path):
     rng = random.Random(18)
     say(store, window, rng)

@@ -164,6 +164,7 @@ def test_vectors_of_another_embedder_are_left_out_and_made_again(rich, memory, l
     assert len(other.wanted(generation.id, 100).numbers) == present
 
 
+@pytest.mark.slow
 def test_a_memory_larger_than_the_room_for_it_passes(memory, tmp_path, monkeypatch):
     """Neither side holds more of a long memory than of a short one."""
     monkeypatch.setattr(importing, "BATCH_CHARACTERS", 1 << 16)

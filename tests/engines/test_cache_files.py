@@ -141,6 +141,7 @@ def test_what_fell_asleep_returns_from_disk_after_a_restart_with_its_frame(model
     assert heard.read.computed < tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", ["cut", "bit", "empty", "foreign"])
 def test_a_file_that_was_harmed_is_computed_anew(model: Path, cells: Path, harm: str) -> None:
     speak(model, cells, set(), {2})

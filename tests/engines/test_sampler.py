@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from halo_weave.core.json_grammar import grammar_from_schema
 from halo_weave.core.tokens import Role
-from halo_weave.engines.base import Sampling
+from halo_weave.engines.base import Sampling, Step
 from halo_weave.engines.llama.engine import LlamaEngine
 from halo_weave.engines.llama.sampler import Sampler
 from tests.contract.talks import Talk
@@ -93,3 +94,16 @@ def test_logits_that_are_no_numbers_are_left_to_llama_cpp(
             monkeypatch.setattr(sampler, "c", Samplers())
             assert sampler.sample(None) == 2
             monkeypatch.undo()
+
+
+@pytest.mark.parametrize(("low", "high"), [(5, 120), (-30, -7), (100_000, 9_999_999_999)])
+def test_integers_stay_within_the_bounds_of_a_schema(model: Path, low: int, high: int) -> None:
+    grammar = grammar_from_schema({"type": "integer", "minimum": low, "maximum": high})
+    with LlamaEngine(model) as engine:
+        for seed in range(4):
+            talk = Talk(engine, f"w{seed}")
+            talk.add(Role.USER, "How many ships?")
+            sampling = Sampling(temperature=1.0, seed=seed, max_new_tokens=20, grammar=grammar)
+            steps = engine.generate(talk.window, talk.prompt(), sampling, None)
+            reply = b"".join(one.piece for one in steps if isinstance(one, Step))
+            assert low <= int(reply) <= high

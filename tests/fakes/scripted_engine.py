@@ -19,6 +19,7 @@ from halo_weave.core.tokens import Ids, Role, Tokens
 from halo_weave.engines.base import (
     Capabilities,
     Capture,
+    Engine,
     GenerationEnd,
     GenerationEvent,
     ModelInfo,
@@ -93,8 +94,8 @@ class _WindowCache:
     speaking: bool = False  # nothing is read ahead while a reply grows
 
 
-class ScriptedEngine:
-    """Implements `engines.base.Engine`. `replies` are said one after the other, then `answer` is asked."""
+class ScriptedEngine(Engine):
+    """`replies` are said one after the other, then `answer` is asked."""
 
     def __init__(
         self,
@@ -134,14 +135,14 @@ class ScriptedEngine:
             template_words=SPECIALS,
         )
         self._renderer = TemplateRenderer()
-        self._template = None
+        self._template: ModelTemplate | None = None
         if template is not None:
-            now = datetime(2026, 1, 1)
-            self._template = ModelTemplate(template, self._renderer, specials=SPECIALS, now=now)
+            self.use_template(template)
 
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
+    def use_template(self, template: str) -> None:
+        """Write prompts with this chat template."""
+        now = datetime(2026, 1, 1)
+        self._template = ModelTemplate(template, self._renderer, specials=SPECIALS, now=now)
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
         try:

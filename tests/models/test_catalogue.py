@@ -19,6 +19,8 @@ from halo_weave.models.hub import RetryPolicy
 from halo_weave.models.wheels import WheelSource
 from tests.models.hub import FakeHub, serving
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = b"weights" * 100_000
 PATIENCE = RetryPolicy(attempts=2, connect=2, read=1, pause=0.01)
 

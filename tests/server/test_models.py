@@ -28,6 +28,8 @@ from tests.models.hub import serving as serving_hub
 from tests.models.test_hub import PATIENCE, hanging, status
 from tests.server.talking import following, refused, say, shown, spoken
 
+pytestmark = pytest.mark.slow
+
 KEY = "correct-horse-battery"
 CONTROLS = ["<|im_start|>", "<|im_end|>"]
 CALM = {"temperature": 0.0, "max_new_tokens": 40, "timestamps": False}

@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.chat.test_thoughts import ANSWER, WAYS
-from tests.fakes.scripted_engine import ScriptedEngine
 from tests.web.talk import frame, say, settled, shown
 
 HOSTILE = "<img src=x onerror=alert(1)> & more of the keeper's thoughts"
@@ -15,7 +14,7 @@ HOSTILE = "<img src=x onerror=alert(1)> & more of the keeper's thoughts"
 @pytest.mark.parametrize("way", WAYS)
 def test_a_thought_is_folded_above_its_answer(house, show, way):
     template, reply = WAYS[way]
-    house.engine._template = ScriptedEngine(template=template)._template
+    house.engine.use_template(template)
     window = house.window(timestamps=False)
     page = show(window)
     house.pace = 0.03
@@ -43,7 +42,7 @@ def test_a_thought_is_folded_above_its_answer(house, show, way):
 
 def test_a_reply_without_an_answer_says_so(house, show):
     template, reply = WAYS["marks"]
-    house.engine._template = ScriptedEngine(template=template)._template
+    house.engine.use_template(template)
     page = show(house.window(max_new_tokens=8))
     house.replies.append(reply)
     say(page, "Hello.")

@@ -20,9 +20,9 @@ from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.base import (
     NAMELESS,
     Capture,
+    Engine,
     GenerationEnd,
     GenerationEvent,
-    ModelInfo,
     PrefillPlanned,
     PrefillResult,
     Prompt,
@@ -158,8 +158,8 @@ class EngineLimits:
     cells_bytes: int = 4 << 30  # most that may lie there
 
 
-class LlamaEngine:
-    """Implements `engines.base.Engine`. One thread does the work for all windows, a slice of each in turn."""
+class LlamaEngine(Engine):
+    """One thread does the work for all windows, a slice of each in turn."""
 
     def __init__(
         self,
@@ -234,10 +234,6 @@ class LlamaEngine:
             self.disk = None
         self.renderer.close()
         self.model.close()
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
         return self.model.tokenize(text, special=special)
