@@ -207,14 +207,14 @@ class SqlWorkingSets(StoreHandle):
     # Falling asleep and waking up
 
     @writes_window
-    def prune(self, window_id: str, orders: Sequence[ChunkMove], *, now: datetime) -> None:
+    def prune(self, window_id: str, moves: Sequence[ChunkMove], *, now: datetime) -> None:
         """Live chunks fall asleep, with the brightness they have."""
         when = micros(now)
         with self._db.writing() as db:
             db.check_lease(window_id)
-            live = _live_rows(db, window_id, [item.key for item in orders])
+            live = _live_rows(db, window_id, [item.key for item in moves])
             rows, events = [], []
-            for item in orders:
+            for item in moves:
                 if item.key not in live:
                     raise UnknownChunk(f"Chunk {item.key} is not live in window {window_id}.")
                 start, number, size = live.pop(item.key)
@@ -241,15 +241,15 @@ class SqlWorkingSets(StoreHandle):
             record_events(db, events)
 
     @writes_window
-    def resurrect(self, window_id: str, orders: Sequence[ChunkMove], *, now: datetime) -> None:
+    def resurrect(self, window_id: str, moves: Sequence[ChunkMove], *, now: datetime) -> None:
         """Chunks of the graveyard or of another window become live here."""
         when = micros(now)
         with self._db.writing() as db:
             db.check_lease(window_id)
             check_window(db, window_id)
-            found = resurrectable_rows(db, window_id, [item.key for item in orders])
+            found = resurrectable_rows(db, window_id, [item.key for item in moves])
             rows, events = [], []
-            for item in orders:
+            for item in moves:
                 if item.key not in found:
                     raise UnknownChunk(f"There is no chunk {item.key} in this memory.")
                 row = found[item.key]
