@@ -420,7 +420,7 @@ class SqlWorkingSets(StoreHandle):
         if key is not None:
             self._check_chunk(key)
         elif window is None and self.access is not None:
-            raise NotYours("This is for whoever runs the server.")
+            raise NotYours("Only the owner of this server may do this.")
         where = ["1 = 1"]
         values: list[Any] = []
         with self._db.reading() as db:
