@@ -80,14 +80,14 @@ class PlacedToken:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would wake up if this were said."""
+    """What would be resurrected if this were said."""
 
     plan: RecallPlan
     hits: Mapping[ChunkKey, RecallHit]
     texts: Mapping[ChunkKey, str]
     tokens: int  # of the text itself
-    near: tuple[PlannedResurrection, ...] = ()  # too unlike the text to wake up by itself
-    sleeps: int = 0  # tokens that would have to sleep first, if room is made
+    near: tuple[PlannedResurrection, ...] = ()  # too unlike the text to be resurrected by itself
+    sleeps: int = 0  # tokens that would be pruned first, if room is made
 
 
 class _Closing(Exception):
@@ -136,7 +136,7 @@ class Memory:
         self._importing: ImportState | None = None
 
     def within(self, system: Runtime) -> Memory:
-        """The same memory, for someone who reaches only a part of the system."""
+        """The same memory on a runtime with the limits of a person."""
         other = copy(self)
         other._system = system
         return other
@@ -187,7 +187,7 @@ class Memory:
         tag: str = "",
         only: SearchFilter = NO_FILTER,
     ) -> tuple[list[SearchResult], int]:
-        """What would wake up within a budget, in the order it is taken, and what it costs: as in a turn."""
+        """What a turn would resurrect within a budget, in the order of the plan, and what it costs."""
         system, text = self._system, storable_text(text)
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
@@ -235,7 +235,7 @@ class Memory:
     def preview(
         self, window_id: str, text: str, overrides: RecallOverrides = NO_OVERRIDES, *, ahead: bool = False
     ) -> Preview:
-        """What would wake up for this text, while it is being typed. Nothing is changed.
+        """What would be resurrected for this text, while it is being typed. Nothing is changed.
 
         `ahead`: the model makes ready for it, as far as the settings let it.
         """

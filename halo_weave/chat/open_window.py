@@ -301,11 +301,11 @@ class OpenWindow:
 
     @property
     def scope(self) -> frozenset[str] | None:
-        """The windows whose talk may wake up here, or None for all."""
+        """The windows whose chunks may be resurrected here, or None for all."""
         return self._scope()[0]
 
     def _scope(self) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
-        """These windows, and the chunks of others that may wake up, too."""
+        """These windows, and tagged chunks of other windows that may be resurrected, too."""
         apart = remote_scope(self.settings, self.engine.info) == "window"
         return recall_scope(self.store, self.record, self.settings, self.readable_windows, apart=apart)
 
@@ -316,7 +316,7 @@ class OpenWindow:
         return own or (known and may_send(self.settings, self.engine.info, window_id, self.is_private))
 
     def must_not_send(self, window_id: str, turn_id: int) -> bool:
-        """Whether a turn may not be sent. What led up to a window that branched off belongs to it."""
+        """Whether the model may not read a turn. The turns that a window branched off after belong to it."""
         return not self.may_read(window_id) and turn_id not in self._ancestor_turns
 
     def plan_recall(
@@ -348,7 +348,7 @@ class OpenWindow:
             before=before,
             frame_tokens=self.window.frame_tokens,
             stamp=self.quotation_tokens,
-            left=self.replaced_turns,
+            replaced_turns=self.replaced_turns,
             ancestor_turns=ancestors,
             only=only,
             overrides=overrides,
@@ -417,12 +417,12 @@ class OpenWindow:
         return self._resurrect([planned], chunks, {key: brightness}, {}, by="user", now=now, pinned=pinned)[0]
 
     def was_pinned(self, key: ChunkKey) -> bool:
-        """Whether a sleeping chunk was pinned when the user put it to sleep."""
+        """Whether a pruned chunk was pinned when the user pruned it."""
         slept = (one for one in self.store.history(window=self.record.id, key=key) if one.event == "slept")
         return bool(next((one.detail.get("pinned") for one in slept), False))
 
     def recent_turns(self) -> set[int]:
-        """The turns of the last exchanges, which are kept whatever their brightness."""
+        """The turns of the last exchanges, which are never pruned."""
         turns = self.window.turns
         asked = [turn_id for turn_id, role in turns if role is Role.USER][
             -self.settings.protect_recent_exchanges :
@@ -451,7 +451,7 @@ class OpenWindow:
         return ResurrectableChunk(replace(one.record, chunk=chunk), brightness, retokenized=True)
 
     def _may_resurrect_here(self, one: ResurrectableChunk) -> bool:
-        """Whether a chunk may be here: it was, it led here, or all who read this window may read it."""
+        """Whether a chunk may be live here: it was before, it leads up to this window, or all who read this window may read it."""
         if (
             self.readable_windows is None
             or one.record.window in self.readable_windows
@@ -548,7 +548,7 @@ class OpenWindow:
         return PrunedGap(chunks, tokens) if chunks else None
 
     def gaps(self) -> PrunedGaps:
-        """What sleeps between the live chunks."""
+        """The pruned chunks between the live ones."""
         starts, sizes = self.store.pruned_positions(self.record.id)
         with self.guard:
             live = list(self.window.chunks)
@@ -569,7 +569,7 @@ class OpenWindow:
         return PrunedGaps(before, between[-1], PrunedGap(len(starts), int(sums[-1])), thoughts)
 
     def _thoughts_before(self, chunk: Chunk) -> int:
-        """How many thoughts sleep right before the opening of an answer."""
+        """How many pruned thoughts stand right before the opening of an answer."""
         if chunk.key.role is not Role.ASSISTANT or chunk.key.chunk_id:
             return 0
         return sum(
@@ -589,7 +589,7 @@ class OpenWindow:
 
     @property
     def live_limit(self) -> int:
-        """Above so many live tokens the dimmest chunks fall asleep; 0: never."""
+        """Above so many live tokens the dimmest chunks are pruned; 0: never."""
         return self.settings.live_limit(self.engine.info.context)
 
     def budget(self) -> TokenBudget:
@@ -610,7 +610,7 @@ class OpenWindow:
 
 
 def context_room(open_window: OpenWindow, live: int) -> int:
-    """What the model's context leaves for words, next to the reply's room and the frames of this exchange."""
+    """Tokens that the model's context leaves for a message, next to the reply's room and the frames of this exchange."""
     frames = sum(open_window.window.frame_tokens.values())
     return open_window.engine.info.context - live - open_window.reply_room - frames
 
@@ -634,7 +634,7 @@ def recall_room(open_window: OpenWindow, user: int, *, given: bool = False) -> i
 
 
 def checked_message(open_window: OpenWindow, text: str) -> Tokens:
-    """The user's words, if they fit next to what cannot fall asleep."""
+    """The message in tokens, if it fits next to what is never pruned."""
     said = open_window.engine.tokenize(text)
     window, reply = open_window.window, open_window.reply_room
     pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)

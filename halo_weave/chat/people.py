@@ -114,7 +114,7 @@ class People:
         else:
             whose = self._id_of(owner) if owner is not None else self._person or OWNER
         if self._person is not None and whose != self._person:
-            raise NotYours("Only whoever a window belongs to can share it.")
+            raise NotYours("Only the owner of a window can share it.")
         person = self._id_of(name)
         if person == whose:
             raise BadInput("Share it with somebody else: it is theirs already.")
@@ -151,7 +151,7 @@ class People:
 
     def _runs_it(self) -> None:
         if self._person not in (None, OWNER):
-            raise NotYours("Only whoever runs the server can do this.")
+            raise NotYours("Only the owner of this server may do this.")
 
 
 def _hash(key: str) -> str:

@@ -30,11 +30,11 @@ HALFWAY = 2.0  # nearness that nonsense does not reach: see docs/decisions/0005-
 
 @dataclass(frozen=True, slots=True)
 class RecallOverrides:
-    """What the user wants to wake up for one message, beside what recall finds."""
+    """What the user wants to be resurrected for one message, beside what recall finds."""
 
     without: frozenset[ChunkKey] = frozenset()  # these do not, not even as pairs
     also: tuple[ChunkKey, ...] = ()  # these come first
-    room: bool = False  # for all of it: neither the recall budget nor what is live stands in the way
+    room: bool = False  # prune what is live, and ignore the recall budget, to make room for all of it
 
 
 Search = Callable[..., Sequence[RecallHit]]  # as `Runtime.search`
@@ -42,7 +42,7 @@ NO_OVERRIDES = RecallOverrides()
 
 
 class RecallResult(NamedTuple):
-    """What would wake up for a text."""
+    """What recall would resurrect for a text."""
 
     hits: dict[ChunkKey, RecallHit]
     plan: RecallPlan
@@ -132,20 +132,21 @@ def search_and_plan_recall(
     before: int | None = None,
     frame_tokens: Mapping[Role, int] | None = None,
     stamp: Callable[[str, Role], int] = lambda window, role: 0,
-    left: Collection[int] = (),
+    replaced_turns: Collection[int] = (),
     ancestor_turns: Mapping[int, str] = MappingProxyType({}),
     only: SearchFilter = NO_FILTER,
     may_read: Callable[[str], bool] = lambda window: True,
     overrides: RecallOverrides = NO_OVERRIDES,
     owner: str = OWNER,
 ) -> RecallResult:
-    """The hits by key, the plan that fits the room, and near misses. Nothing is changed.
+    """Search for a text and plan what is resurrected within the room. Nothing is changed.
 
-    `window_id`: where they would wake up; without one, nothing is live. `only`: which chunks may, as far as the
-    settings let them; the user's overrides are not bound by either. `owner`: whose tags count. `led_here`: of the
-    windows in it, only these turns may: this one branched off after them.
-    `before`: only what stands before this position. `left`: turns that do not wake up.
-    `may_read`: whether what was said in a window may wake up here. `stamp`: tokens by which the model is told of another window.
+    `window_id`: the window to resurrect chunks in; without one, nothing is live. `only`: which chunks may be resurrected,
+    limited further by the settings; what the user asks for by key is not bound by either. `owner`: whose tags count.
+    `ancestor_turns`: turns of other windows that this one branched off after; of those windows only these turns count.
+    `before`: only chunks before this position. `replaced_turns`: turns that the coming turn takes the place of.
+    `may_read`: whether what was said in a window may be shown to this window's model. `stamp`: tokens of the words that
+    say where a chunk of another window comes from.
     """
     only = filter_by_settings(only, settings, store, owner)
     found = search(
@@ -168,11 +169,11 @@ def search_and_plan_recall(
         if may_read(candidate.window) or key.turn_id in ancestor_turns
         if key in overrides.also or only.takes(key, candidate.window, candidate.said)  # pairs of hits, too
     }
-    if left or overrides.without:
+    if replaced_turns or overrides.without:
         candidates = {
             key: candidate
             for key, candidate in candidates.items()
-            if key.turn_id not in left and key not in overrides.without
+            if key.turn_id not in replaced_turns and key not in overrides.without
         }
     if ancestor_turns:
         parents = set(ancestor_turns.values())

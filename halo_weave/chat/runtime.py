@@ -53,7 +53,9 @@ LARGE_MODEL_PARAMETERS = (
 # The engine of a name. Its calibration is pending if that was not made before.
 OpenEngine = Callable[[str], tuple[Engine, Calibration]]
 CalibrateLater = Callable[[str, Engine], None]
-LOCK_WAIT = 0.05  # seconds that whoever enters a window waits, since it may be held only to tell something (`untouched`)
+LOCK_WAIT = (
+    0.05  # seconds that a turn or change waits for a window, which may be held for a moment (`held_if_free`)
+)
 REMOTE_WAIT = 1.0  # seconds after which a window that another server holds is tried again
 STOP_TIMEOUT = 30.0  # seconds that replies get to end when the model changes
 
@@ -95,7 +97,6 @@ class Runtime:
         now: Callable[[], datetime],
     ) -> None:
         self.store, self.recall, self.toolbox, self.now = store, recall, toolbox, now
-        self.access: Access | None = None  # of the person who uses it; None: no limits
         self.root = self  # the runtime without limits
         self.state = ModelState(self._at_work(engine, calibration))
         self.others: dict[str, LoadedModel] = {}  # of windows that have chosen another engine, by its name
@@ -124,14 +125,19 @@ class Runtime:
     def with_access(self, access: Access) -> Runtime:
         """The same system as one person may use it."""
         limited = copy(self.root)
-        limited.access, limited.store = access, self.root.store.with_access(access)
+        limited.store = self.root.store.with_access(access)
         limited.toolbox = limited.toolbox and limited.toolbox.of(limited.store, access.readable)
         return limited
 
+    @property
+    def access(self) -> Access | None:
+        """What the person who uses it may see; None: no limits."""
+        return self.store.access
+
     def search(self, text: str, *, only: SearchFilter = NO_FILTER, **options: Any) -> Sequence[RecallHit]:
         """Search all that the person may read. `options`: as `MemorySearch.search` takes them."""
-        if self.store.access is not None:
-            only = only.within(self.store.access.readable)
+        if self.access is not None:
+            only = only.within(self.access.readable)
         return self.recall.search(text, only=only, **options)
 
     def close(self) -> None:

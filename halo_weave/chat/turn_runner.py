@@ -74,7 +74,7 @@ class Turns(Branches):
         self.remote_replies = RemoteReplies(system)
 
     def within(self, system: Runtime) -> Turns:
-        """The same turns, for someone who reaches only a part of the system."""
+        """The same turns on a runtime with the limits of a person."""
         other = copy(self)
         other._system, other._documents = system, Documents(system)
         return other
@@ -195,7 +195,9 @@ class Turns(Branches):
             open_window = system.open_window_to_change(window_id)
             open_window.settings = open_window.settings.changed(sampling or {})
             set_aside_replaced_turns(system, open_window, request)
-            turn = Turn(system.root, open_window, request, began)  # what it may touch was decided
+            turn = Turn(
+                system.root, open_window, request, began
+            )  # the request was checked: a turn runs for its window
             system.busy_windows[window_id], self._running[window_id] = open_window, turn
             try:
                 yield from turn.run()

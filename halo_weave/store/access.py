@@ -69,7 +69,7 @@ def for_everyone(method: Method) -> Method:
 
 
 def _refuse(self: StoreHandle, _: object) -> None:
-    raise NotYours("This is for whoever runs the server.")
+    raise NotYours("Only the owner of this server may do this.")
 
 
 class StoreHandle:
@@ -90,7 +90,7 @@ class StoreHandle:
     def with_access(self, access: Access) -> Self:
         """A handle on the same store that reads and changes only what `access` allows."""
         if self.access is not None:
-            raise NotYours("This is for whoever runs the server.")
+            raise NotYours("Only the owner of this server may do this.")
         limited = copy(self)
         limited.access, limited._owner = access, access.person
         return limited
@@ -98,7 +98,7 @@ class StoreHandle:
     def for_owner(self, owner: str) -> Self:
         """A handle on the notes, the structured memory and the settings of another person."""
         if self.access is not None and self.access.person != owner:
-            raise NotYours("This is for whoever runs the server.")
+            raise NotYours("Only the owner of this server may do this.")
         other = copy(self)
         other._owner = owner
         return other
@@ -112,12 +112,12 @@ class StoreHandle:
     def check_writes(self, window_id: str) -> None:
         self.check_reads(window_id)
         if self.access is not None and window_id not in self.access.writable:
-            raise NotYours("This window is shared with you to read. Ask whoever it belongs to.")
+            raise NotYours("This window is shared with you to read. Ask its owner.")
 
     def check_owns(self, window_id: str) -> None:
         self.check_reads(window_id)
         if self.access is not None and window_id not in self.access.own:
-            raise NotYours("Only whoever a window belongs to can do this.")
+            raise NotYours("Only the owner of a window can do this.")
 
     def _may_read(self, window_id: str | None) -> bool:
         return self.access is None or window_id in self.access.readable

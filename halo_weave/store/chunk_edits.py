@@ -296,7 +296,7 @@ class SqlChunkEdits(StoreHandle):
     @server_only
     def split_long_chunks(self, most: int, *, now: datetime) -> int:
         """Chunks of more than so many tokens, and more than 256, that are live nowhere are cut into parts, each at its
-        place. So all that was ever said can wake up. Returns how many there were."""
+        place, so that all that was ever said can be resurrected. Returns how many there were."""
         done = 0
         with self._db.asking() as db:
             numbers = [
@@ -340,7 +340,7 @@ class SqlChunkEdits(StoreHandle):
 
     @checks_access
     def resurrection_count(self, key: ChunkKey) -> int:
-        """How often it woke up, in all windows."""
+        """How often a chunk was resurrected, in all windows."""
         self._check_chunk(key)
         with self._db.reading() as db:
             asked = (chunk_number(db, key),)

@@ -195,7 +195,7 @@ class ImportedPeople:
 def _check_own(db: Connection, owner: str, window_id: str) -> None:
     check_window(db, window_id)
     if db.execute("SELECT owner FROM windows WHERE id = ?", (window_id,)).fetchone() != (owner,):
-        raise BadInput("Only whoever a window belongs to can share it.")
+        raise BadInput("Only the owner of a window can share it.")
 
 
 def _person(row: tuple[Any, ...]) -> Person:

@@ -81,7 +81,7 @@ class SqlTranscript(StoreHandle):
     ) -> list[int]:
         """Chunks of one turn, with their words and their place in the window. Returns their numbers.
 
-        When this returns, they are on the disk, and a draft of the turn is gone. `asleep`: they go to the graveyard.
+        When this returns, they are on the disk, and a draft of the turn is gone. `asleep`: they are pruned at once.
         `speaker`: another than the window's names say. `after`: the turn that it follows, 0 for none; what followed
         before goes aside. Else the turn takes its place by its id on the window's current branch, and a second answer
         to a question takes the place of the first, which goes aside.

@@ -57,7 +57,7 @@ WindowTokens = tuple[int | None, bytes | None, bytes | None, bytes | None]
 
 
 class ResurrectableRow(NamedTuple):
-    """A chunk that is to wake up in a window, and how the window read it last."""
+    """A chunk that is to be resurrected in a window, and the tokens that the window had for it."""
 
     number: int
     start: int
@@ -204,17 +204,17 @@ class SqlWorkingSets(StoreHandle):
                     f"Not all of the {len(rows)} chunks are live in window {window_id}; nothing was saved."
                 )
 
-    # Falling asleep and waking up
+    # Prune and resurrect
 
     @writes_window
-    def prune(self, window_id: str, orders: Sequence[ChunkMove], *, now: datetime) -> None:
-        """Live chunks fall asleep, with the brightness they have."""
+    def prune(self, window_id: str, moves: Sequence[ChunkMove], *, now: datetime) -> None:
+        """Prune live chunks, with the brightness they have."""
         when = micros(now)
         with self._db.writing() as db:
             db.check_lease(window_id)
-            live = _live_rows(db, window_id, [item.key for item in orders])
+            live = _live_rows(db, window_id, [item.key for item in moves])
             rows, events = [], []
-            for item in orders:
+            for item in moves:
                 if item.key not in live:
                     raise UnknownChunk(f"Chunk {item.key} is not live in window {window_id}.")
                 start, number, size = live.pop(item.key)
@@ -241,15 +241,15 @@ class SqlWorkingSets(StoreHandle):
             record_events(db, events)
 
     @writes_window
-    def resurrect(self, window_id: str, orders: Sequence[ChunkMove], *, now: datetime) -> None:
-        """Chunks of the graveyard or of another window become live here."""
+    def resurrect(self, window_id: str, moves: Sequence[ChunkMove], *, now: datetime) -> None:
+        """Resurrect chunks of the graveyard or of another window."""
         when = micros(now)
         with self._db.writing() as db:
             db.check_lease(window_id)
             check_window(db, window_id)
-            found = resurrectable_rows(db, window_id, [item.key for item in orders])
+            found = resurrectable_rows(db, window_id, [item.key for item in moves])
             rows, events = [], []
-            for item in orders:
+            for item in moves:
                 if item.key not in found:
                     raise UnknownChunk(f"There is no chunk {item.key} in this memory.")
                 row = found[item.key]
@@ -314,7 +314,7 @@ class SqlWorkingSets(StoreHandle):
                 )
                 record_events(db, [(window_id, number, micros(now), "reread", "{}")])
 
-    # What sleeps
+    # The graveyard
 
     @reads_window
     def graveyard(
@@ -328,7 +328,7 @@ class SqlWorkingSets(StoreHandle):
         role: Role | None = None,
         text: str | None = None,
     ) -> GraveyardPage:
-        """Sleeping chunks, by page."""
+        """Pruned chunks, by page."""
         if sort not in SORTS:
             raise BadInput(f"The graveyard cannot be sorted by {sort!r}. Use one of: {', '.join(SORTS)}.")
         if offset < 0 or limit < 0:
@@ -360,7 +360,7 @@ class SqlWorkingSets(StoreHandle):
     def resurrectable_chunks(
         self, window_id: str, keys: Iterable[ChunkKey]
     ) -> dict[ChunkKey, ResurrectableChunk]:
-        """Chunks that are not live here, with the brightness they had here if they sleep here.
+        """Chunks that are not live here, with the brightness they had here if they were pruned here.
 
         In the order asked for; unknown keys are left out. Of a deleted or merged one, `record.gone` is true.
         """
@@ -377,7 +377,7 @@ class SqlWorkingSets(StoreHandle):
 
     @reads_window
     def pruned_positions(self, window_id: str) -> tuple[Numbers, Numbers]:
-        """Starts and sizes in tokens of all sleeping chunks, in position order."""
+        """Starts and sizes in tokens of all pruned chunks, in position order."""
         with self._db.asking() as db:
             rows = db.execute(
                 "SELECT start, length(brightness) / 4 FROM asleep WHERE window = ? AND gone = 0 ORDER BY start",
@@ -388,7 +388,7 @@ class SqlWorkingSets(StoreHandle):
 
     @reads_window
     def count_pruned(self, window_id: str, after: int, before: int) -> tuple[int, int]:
-        """How many chunks and tokens sleep from one position on and before another."""
+        """How many pruned chunks and tokens there are from one position on and before another."""
         with self._db.asking() as db:
             chunks, tokens = db.execute(
                 """SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM asleep
@@ -399,7 +399,7 @@ class SqlWorkingSets(StoreHandle):
 
     @reads_window
     def pruned_between(self, window_id: str, after: int, before: int, limit: int) -> list[GraveyardChunk]:
-        """Sleeping chunks that start from one position on and before another, in position order."""
+        """Pruned chunks that start from one position on and before another, in position order."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {PRUNED_COLUMNS} FROM asleep a CROSS JOIN {CHUNK_TABLES} AND c.number = a.chunk
@@ -408,7 +408,7 @@ class SqlWorkingSets(StoreHandle):
             ).fetchall()
         return _pruned_chunks(rows)
 
-    # How it came to be so
+    # History
 
     @checks_access
     def history(
@@ -420,7 +420,7 @@ class SqlWorkingSets(StoreHandle):
         if key is not None:
             self._check_chunk(key)
         elif window is None and self.access is not None:
-            raise NotYours("This is for whoever runs the server.")
+            raise NotYours("Only the owner of this server may do this.")
         where = ["1 = 1"]
         values: list[Any] = []
         with self._db.reading() as db:

@@ -201,6 +201,16 @@ def test_a_window_tells_who_shares_it_and_whether_one_may_write_there(weave, peo
     assert (state.owner, state.writable) == ("", True)
 
 
+def test_a_window_that_was_just_made_may_be_used_in_the_same_request(weave, people):
+    bob = people("bob")
+    made = window_of(bob, "New")
+    state = bob.windows.state(made)
+    assert (state.owner, state.writable) == ("", True)
+    talk(bob, made, CAT)
+    assert {found.record.window for found in bob.memory.search("Siamese")} == {made}
+    assert [one.window.id for one in bob.windows.list()] == [made]
+
+
 def test_in_a_window_that_several_write_in_it_is_known_whose_words_they_are(weave, people):
     trip = window_of(people("ann"), "Trip", timestamps=False)
     talk(people("ann"), trip, "We leave on Monday.")
