@@ -97,7 +97,9 @@ def routes(
     def get_max_context() -> KoboldValue:
         return KoboldValue(value=engine().info.context)
 
-    @router.get("/api/extra/true_max_context_length", summary="Show how many tokens the model can really read")
+    @router.get(
+        "/api/extra/true_max_context_length", summary="Show how many tokens the model can really read"
+    )
     def get_true_max_context() -> KoboldValue:
         return KoboldValue(value=engine().info.context)
 
