@@ -178,7 +178,7 @@ class Product:
                         if not chunk["tool"] and not chunk["thought"]
                     )
                 elif name in ("failed", "reset", "reply_not_stored"):
-                    heard.faults.append(f"{name}: {data.get('sentence', '')}")
+                    heard.faults.append(f"{name}: {data.get('message', '')}")
                 if name in ("done", "failed", "reset"):
                     break
                 if time.perf_counter() > end:

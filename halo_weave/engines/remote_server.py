@@ -157,7 +157,7 @@ class RemoteServer:
             found = json.loads(text)
             error = found.get("error", found) if isinstance(found, dict) else found
             if isinstance(error, dict):
-                error = error.get("sentence") or error.get("message") or ""
+                error = error.get("message") or ""
             text = str(error)
         if text.lstrip()[:1] == "<":
             return "It answers with a page, not with data."

@@ -16,7 +16,7 @@ from halo_weave.core.tokens import Brightness, ChunkKey
 from halo_weave.engines.base import PrefillPlanned
 from halo_weave.server.errors import json_bytes
 from halo_weave.server.schema import KeyText, Number, Output
-from halo_weave.server.views import AttributionView, LiveChunkView, PrunedChunk, ReplySource
+from halo_weave.server.views import AttributionView, LiveChunk, PrunedChunk, ReplySource
 
 _IDS = {"turn_id", "reply_turn", "position"}
 # What a field of an event is called in the API, by its attribute.
@@ -100,7 +100,7 @@ def _event_model(
 
 _FIELD_TYPES: dict[Any, Any] = {
     ChunkKey: KeyText,
-    tuple[ChunkView, ...]: list[LiveChunkView],
+    tuple[ChunkView, ...]: list[LiveChunk],
     tuple[ReplySourceView, ...] | None: list[ReplySource] | None,
     Attribution | None: AttributionView | None,
 }
@@ -108,7 +108,7 @@ _FIELD_TYPES[tuple[events.ResurrectedChunk, ...]] = list[  # type: ignore[misc]
     _event_model(
         "ResurrectedChunk",
         events.ResurrectedChunk,
-        LiveChunkView,
+        LiveChunk,
         part="Itself a hit, or the pair of one.",
         hit=(KeyText, Field(description="The key of the hit.")),
         words=(

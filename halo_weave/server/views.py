@@ -101,13 +101,13 @@ class DeletedChunks(Output):
     items: list[DeletedChunk]
 
 
-class ChunkShareView(Output):
+class ChunkShare(Output):
     key: KeyText
     start: Number = Field(description="The position that offsets count from.")
     share: float
 
 
-class TokenSourceView(Output):
+class TokenSource(Output):
     chunk: int = Field(validation_alias="place", description="Index of the chunk in `chunks`.")
     offset: int = Field(description="Of the token within it.")
     share: float
@@ -116,11 +116,11 @@ class TokenSourceView(Output):
 class AttributionView(Output):
     """What a reply took from chunks before its exchange; with `nothing` the shares add up to 1."""
 
-    chunks: list[ChunkShareView] = Field(description="The largest share first.")
+    chunks: list[ChunkShare] = Field(description="The largest share first.")
     nothing: float = Field(
         description="Came from nothing in particular, from the question or the reply itself."
     )
-    tokens: list[list[TokenSourceView]] = Field(
+    tokens: list[list[TokenSource]] = Field(
         description="Where each token of the reply came from, strongest first."
     )
 
@@ -438,7 +438,7 @@ class PruneResult(Output):
 # The context
 
 
-class LiveChunkView(Output):
+class LiveChunk(Output):
     key: KeyText
     start: Number
     pinned: bool
@@ -464,8 +464,8 @@ class LiveChunkView(Output):
     )
 
 
-class LiveTurnView(TurnBase):
-    chunks: list[LiveChunkView]
+class LiveTurn(TurnBase):
+    chunks: list[LiveChunk]
 
 
 class BrightnessRange(Output):
@@ -503,7 +503,7 @@ class WindowContext(Output):
     system_text: str = Field(description="The system prompt with what is added to it.")
     budget: TokenBudget
     brightness: BrightnessRange
-    turns: list[LiveTurnView]
+    turns: list[LiveTurn]
     pruned_after: PrunedGap | None = Field(description="What is pruned after the last live chunk.")
     generating: ReplyInProgress | None
     reply_not_stored: str | None = Field(
@@ -525,7 +525,7 @@ class WindowContext(Output):
             system_text=seen.system_text,
             budget=seen.budget,
             brightness=BrightnessRange(low=every.min(), high=every.max(), mean=every.mean()),
-            turns=[LiveTurnView.model_validate(turn) for turn in seen.turns],
+            turns=[LiveTurn.model_validate(turn) for turn in seen.turns],
             pruned_after=seen.gaps.tail,
             generating=None if seen.reply is None else ReplyInProgress.model_validate(seen.reply),
             reply_not_stored=seen.unstored or None,
@@ -675,7 +675,7 @@ class TokenView(Output):
     key: KeyText
 
 
-class TokenViews(Output):
+class Tokens(Output):
     tokens: list[TokenView]
 
 
@@ -709,7 +709,7 @@ class SnapshotChunk(Output):
     said: str | None
 
 
-class MemoryEntryView(Output):
+class MemoryEntry(Output):
     path: str
     content: Any
     snapshot: list[SnapshotChunk]
@@ -721,11 +721,11 @@ class MemoryEntryView(Output):
 
 
 class MemoryEntryVersions(Output):
-    versions: list[MemoryEntryView]
+    versions: list[MemoryEntry]
 
 
 class MemoryMatch(Output):
-    entry: MemoryEntryView
+    entry: MemoryEntry
     score: float
     similarity: float
     recency: float
@@ -746,7 +746,7 @@ class InjectionResult(Output):
     pruned: list[str] = Field(description="What was pruned to make room.")
 
 
-class NotesView(Output):
+class Notes(Output):
     content: dict[str, Any]
     version: Id = Field(description="Send it back with the change.")
 

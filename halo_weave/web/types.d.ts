@@ -73,43 +73,43 @@ declare namespace Wire {
     "GET /api/windows/{window_id}/chunks/{key}/explanation": ChunkExplanation;
     "GET /api/windows/{window_id}/chunks/{key}/deletion": Deletion;
     "DELETE /api/windows/{window_id}/chunks/{key}": Deletion;
-    "GET /api/tokens": TokenViews;
+    "GET /api/tokens": Tokens;
     "GET /api/search": SearchResults;
-    "GET /api/persona": PersonaView;
-    "PATCH /api/persona": PersonaView;
-    "GET /api/presets": PresetViews;
+    "GET /api/persona": Persona;
+    "PATCH /api/persona": Persona;
+    "GET /api/presets": Presets;
     "PUT /api/presets": PresetView;
     "DELETE /api/presets": PresetView;
     "POST /api/presets/rename": PresetView;
     "POST /api/presets/apply": PresetView;
-    "POST /api/documents": DocumentView;
+    "POST /api/documents": ExtractedDocument;
     "GET /api/memory": MemoryTreeNode;
-    "GET /api/memory/entry": MemoryEntryView;
-    "PUT /api/memory/entry": MemoryEntryView;
+    "GET /api/memory/entry": MemoryEntry;
+    "PUT /api/memory/entry": MemoryEntry;
     "DELETE /api/memory/entry": DeletedEntries;
     "GET /api/memory/history": MemoryEntryVersions;
     "GET /api/memory/query": MemoryMatches;
-    "GET /api/notes": NotesView;
-    "PUT /api/notes": NotesView;
-    "GET /api/windows/{window_id}/captures": CaptureViews;
+    "GET /api/notes": Notes;
+    "PUT /api/notes": Notes;
+    "GET /api/windows/{window_id}/captures": Captures;
     "DELETE /api/windows/{window_id}/captures": null;
-    "GET /api/windows/{window_id}/replay": ReplayView;
+    "GET /api/windows/{window_id}/replay": Replay;
     "GET /api/windows/{window_id}/compare": StrategyComparison;
-    "GET /api/windows/{window_id}/digest": DigestView;
+    "GET /api/windows/{window_id}/digest": Digest;
     "GET /api/model": ModelView;
     "POST /api/model": ModelView;
     "GET /api/models": AvailableModels;
     "POST /api/model/stop": StopResult;
     "POST /api/model/retry": Status;
-    "GET /api/engines": EngineViews;
-    "PUT /api/engines/{engine}": EngineViews;
-    "DELETE /api/engines/{engine}": EngineViews;
+    "GET /api/engines": Engines;
+    "PUT /api/engines/{engine}": Engines;
+    "DELETE /api/engines/{engine}": Engines;
     "GET /api/windows/{window_id}/engine": WindowEngineView;
-    "GET /api/me": CurrentUserView;
-    "GET /api/people": PeopleView;
+    "GET /api/me": CurrentUser;
+    "GET /api/people": People;
     "POST /api/people": NewKey;
     "DELETE /api/people/{person}": PersonView;
-    "GET /api/shares": ShareViews;
+    "GET /api/shares": Shares;
     "PUT /api/shares": ShareView;
     "DELETE /api/shares": null;
     "GET /api/status": Status;
@@ -182,9 +182,9 @@ declare namespace Wire {
   }
 
   interface AttributionView {
-    chunks: ChunkShareView[];
+    chunks: ChunkShare[];
     nothing: number;
-    tokens: TokenSourceView[][];
+    tokens: TokenSource[][];
   }
 
   interface AvailableModel {
@@ -231,7 +231,7 @@ declare namespace Wire {
     megabytes: number;
   }
 
-  interface CaptureViews {
+  interface Captures {
     captures: CaptureView[];
   }
 
@@ -287,7 +287,7 @@ declare namespace Wire {
     detail: Record<string, any>;
   }
 
-  interface ChunkShareView {
+  interface ChunkShare {
     key: string;
     start: string;
     share: number;
@@ -329,7 +329,7 @@ declare namespace Wire {
     name?: string | null;
   }
 
-  interface CurrentUserView {
+  interface CurrentUser {
     name: string;
     is_owner: boolean;
     multiple_people: boolean;
@@ -370,6 +370,10 @@ declare namespace Wire {
     text: string | null;
   }
 
+  interface Digest {
+    excerpts: DigestExcerpt[];
+  }
+
   interface DigestExcerpt {
     key: string;
     text: string;
@@ -377,16 +381,6 @@ declare namespace Wire {
     said: string;
     share: number;
     replies: string[];
-  }
-
-  interface DigestView {
-    excerpts: DigestExcerpt[];
-  }
-
-  interface DocumentView {
-    name: string;
-    text: string;
-    tokens: number;
   }
 
   interface DoneEvent {
@@ -443,7 +437,7 @@ declare namespace Wire {
     attention_source: string;
   }
 
-  interface EngineViews {
+  interface Engines {
     engines: EngineView[];
     notice: string;
   }
@@ -451,6 +445,12 @@ declare namespace Wire {
   interface ExternalTurn {
     role: "user" | "assistant";
     text: string;
+  }
+
+  interface ExtractedDocument {
+    name: string;
+    text: string;
+    tokens: number;
   }
 
   interface FailedEvent {
@@ -571,7 +571,7 @@ declare namespace Wire {
     halo_weave: string;
   }
 
-  interface LiveChunkView {
+  interface LiveChunk {
     key: string;
     start: string;
     pinned: boolean;
@@ -588,7 +588,7 @@ declare namespace Wire {
     pruned_thoughts: number;
   }
 
-  interface LiveTurnView {
+  interface LiveTurn {
     turn_id: string;
     role: Role;
     said: string;
@@ -601,7 +601,7 @@ declare namespace Wire {
     version: number;
     document: boolean;
     sources: ReplySource[] | null;
-    chunks: LiveChunkView[];
+    chunks: LiveChunk[];
   }
 
   interface MemoryChangedEvent {
@@ -610,11 +610,7 @@ declare namespace Wire {
     content: any;
   }
 
-  interface MemoryEntryVersions {
-    versions: MemoryEntryView[];
-  }
-
-  interface MemoryEntryView {
+  interface MemoryEntry {
     path: string;
     content: any;
     snapshot: SnapshotChunk[];
@@ -625,8 +621,12 @@ declare namespace Wire {
     ended: string | null;
   }
 
+  interface MemoryEntryVersions {
+    versions: MemoryEntry[];
+  }
+
   interface MemoryMatch {
-    entry: MemoryEntryView;
+    entry: MemoryEntry;
     score: number;
     similarity: number;
     recency: number;
@@ -688,7 +688,7 @@ declare namespace Wire {
     said: string;
     speaker: string;
     frames: number;
-    chunks: LiveChunkView[];
+    chunks: LiveChunk[];
   }
 
   interface ModelChange {
@@ -767,7 +767,7 @@ declare namespace Wire {
     name: string;
   }
 
-  interface NotesView {
+  interface Notes {
     content: Record<string, any>;
     version: string;
   }
@@ -829,7 +829,7 @@ declare namespace Wire {
     capture_megabytes?: number | null;
   }
 
-  interface PeopleView {
+  interface People {
     people: PersonView[];
   }
 
@@ -839,16 +839,16 @@ declare namespace Wire {
     revoked: string | null;
   }
 
+  interface Persona {
+    system_prompt: string;
+    user_name: string;
+    ai_name: string;
+  }
+
   interface PersonaChange {
     system_prompt?: string | null;
     user_name?: string | null;
     ai_name?: string | null;
-  }
-
-  interface PersonaView {
-    system_prompt: string;
-    user_name: string;
-    ai_name: string;
   }
 
   interface PrefillEvent {
@@ -871,7 +871,7 @@ declare namespace Wire {
     persona: Record<string, string>;
   }
 
-  interface PresetViews {
+  interface Presets {
     presets: PresetView[];
   }
 
@@ -995,7 +995,7 @@ declare namespace Wire {
     version?: string | null;
   }
 
-  interface ReplayView {
+  interface Replay {
     turns: ReplayedTurn[];
   }
 
@@ -1050,7 +1050,7 @@ declare namespace Wire {
     turn_id: string;
     said: string;
     speaker: string;
-    chunks: LiveChunkView[];
+    chunks: LiveChunk[];
     attribution: AttributionView | null;
     sources: ReplySource[] | null;
     unfinished: boolean;
@@ -1247,7 +1247,7 @@ declare namespace Wire {
     created: string;
   }
 
-  interface ShareViews {
+  interface Shares {
     shares: ShareView[];
   }
 
@@ -1343,7 +1343,7 @@ declare namespace Wire {
     thought: boolean;
   }
 
-  interface TokenSourceView {
+  interface TokenSource {
     chunk: number;
     offset: number;
     share: number;
@@ -1356,7 +1356,7 @@ declare namespace Wire {
     key: string;
   }
 
-  interface TokenViews {
+  interface Tokens {
     tokens: TokenView[];
   }
 
@@ -1510,7 +1510,7 @@ declare namespace Wire {
     system_text: string;
     budget: TokenBudget;
     brightness: BrightnessRange;
-    turns: LiveTurnView[];
+    turns: LiveTurn[];
     pruned_after: PrunedGap | null;
     generating: ReplyInProgress | null;
     reply_not_stored: string | null;

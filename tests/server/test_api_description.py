@@ -1,6 +1,7 @@
 """The description of the API is true of the events that are told, and of the key."""
 
 import json
+import re
 
 import httpx
 import jsonschema_rs
@@ -229,3 +230,39 @@ def test_an_event_that_is_not_as_described_is_noticed(told):
         told.check(["id: 1", "event: token", 'data: {"id":1,"position":"1","text":"a"}', ""])
     with pytest.raises(jsonschema_rs.ValidationError):
         told.check(["id: 1", "event: noise", "data: {}", ""])
+
+
+# Words for which docs/decisions/0039-public-names.md has another.
+FORMER = set(
+    """answering asking asleep brightened elsewhere fading heard lending life lit passed remembered saying
+    say sentence siblings sibling sleep slept spoken told undelete unstored wake wakes wish woke woken""".split()
+)
+VERBS = set(
+    """Add Apply Branch Change Check Compare Continue Convert Count Create Delete Describe Drop Edit Embed End Explain
+    Export Extract Follow Generate Import List Mark Pin Preview Prune Query Regenerate Remove Rename Replace Replay
+    Restore Resurrect Retry Revoke Rewind Save Search Send Share Show Start Stop""".split()
+)
+
+
+def names_in(part):
+    """The names of all properties of a schema, and of those within it."""
+    for name, schema in part.get("properties", {}).items() if isinstance(part, dict) else ():
+        yield name
+        yield from names_in(schema)
+
+
+def test_public_names_keep_to_one_vocabulary_and_summaries_begin_with_a_verb(description):
+    schemas = description["components"]["schemas"]
+    names = {*EVENTS, *FIELDS, *schemas, *(name for schema in schemas.values() for name in names_in(schema))}
+    ours = [
+        (path, operation)
+        for path, operations in description["paths"].items()
+        for operation in operations.values()
+        if not {"Prototype", "KoboldAI"} & {*operation["tags"]}
+    ]
+    names |= {path for path, _ in ours}
+    names |= {one["name"] for _, operation in ours for one in operation.get("parameters", ())}
+    former = {one for one in names if FORMER & {word.lower() for word in re.findall("[A-Z]?[a-z]+", one)}}
+    assert not former
+    summaries = [operation["summary"] for _, operation in ours]
+    assert [one for one in summaries if re.match(r"\w+", one)[0] not in VERBS] == []

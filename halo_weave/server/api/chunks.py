@@ -49,7 +49,7 @@ def routes(service: Service) -> APIRouter:
         tags = service.weave.chunks.tag(window_id, ChunkKey.parse(key), asked.tags)
         return views.ChunkTagsView.model_validate({"key": key, "tags": tags})
 
-    @router.get("/api/tags", summary="List tags of windows and chunks", tags=["Looking"])
+    @router.get("/api/tags", summary="List tags of windows and chunks", tags=["Context and search"])
     def get_tags() -> views.TagCounts:
         return views.TagCounts.model_validate({"tags": service.weave.memory.tags()})
 
@@ -91,15 +91,15 @@ def routes(service: Service) -> APIRouter:
         gone = service.weave.chunks.delete(window_id, ChunkKey.parse(key))
         return views.Deletion.model_validate(gone)
 
-    @router.get("/api/tokens", summary="List the tokens at a range of positions", tags=["Looking"])
-    def get_tokens(first: Position, stop: Position) -> views.TokenViews:
+    @router.get("/api/tokens", summary="List the tokens at a range of positions", tags=["Context and search"])
+    def get_tokens(first: Position, stop: Position) -> views.Tokens:
         """Token by token, from `first` on and before `stop`: at most 10,000 positions."""
         begin, end = requests.parse_position(first), requests.parse_position(stop)
         if end - begin > MAX_POSITIONS:
             raise BadInput(f"Ask for at most {MAX_POSITIONS:,} positions at once.")
-        return views.TokenViews.model_validate({"tokens": service.weave.memory.tokens(begin, end)})
+        return views.Tokens.model_validate({"tokens": service.weave.memory.tokens(begin, end)})
 
-    @router.get("/api/search", summary="Search all of memory", tags=["Looking"])
+    @router.get("/api/search", summary="Search all of memory", tags=["Context and search"])
     def get_search(
         q: Annotated[str, Query(max_length=requests.MAX_QUESTION_LENGTH, pattern=TEXT_PATTERN)],
         window: Annotated[WindowId | None, Query(description="Says what is live there.")] = None,

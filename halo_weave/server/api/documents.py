@@ -21,21 +21,21 @@ FILE_BODY = {
 }
 
 
-class DocumentView(Output):
+class ExtractedDocument(Output):
     name: str = Field(description="Without folders.")
     text: str
     tokens: int = Field(description="That the text takes in the context.")
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(tags=["The turn"])
+    router = APIRouter(tags=["Turns"])
 
     @router.post("/api/documents", summary="Extract the text of a file to attach", openapi_extra=FILE_BODY)
     async def post_document(
         request: Request,
         name: Annotated[str, Query(min_length=1, max_length=1000, pattern=NON_BLANK_PATTERN)],
         window: Annotated[WindowId | None, Query(description="Whose limits hold.")] = None,
-    ) -> DocumentView:
+    ) -> ExtractedDocument:
         """Nothing is stored: send the name and the text with a message."""
         documents = service.weave.documents
         most = await run_in_threadpool(documents.most_bytes, window)
@@ -44,6 +44,6 @@ def routes(service: Service) -> APIRouter:
             if len(data) <= most:  # the rest of a file that is too large is not kept
                 data += piece
         found = await run_in_threadpool(documents.read, name, bytes(data), window)
-        return DocumentView.model_validate(found)
+        return ExtractedDocument.model_validate(found)
 
     return router

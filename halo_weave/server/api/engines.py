@@ -40,7 +40,7 @@ class EngineView(Output):
         )
 
 
-class EngineViews(Output):
+class Engines(Output):
     engines: list[EngineView]
     notice: str = Field(default="", description="What was wrong with the file of engines; empty: nothing.")
 
@@ -75,23 +75,23 @@ class WindowEngineView(Output):
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(tags=["The model"])
+    router = APIRouter(tags=["Models"])
 
-    def told() -> EngineViews:
+    def told() -> Engines:
         engines = service.whole.engines
-        return EngineViews(engines=[EngineView.of(one) for one in engines.list()], notice=engines.notice)
+        return Engines(engines=[EngineView.of(one) for one in engines.list()], notice=engines.notice)
 
     @router.get("/api/engines", summary="List engines")
-    def get_engines() -> EngineViews:
+    def get_engines() -> Engines:
         return told()
 
     @router.put("/api/engines/{engine}", summary="Add or change an engine")
-    def put_engine(engine: _EngineName, asked: EngineDefinition) -> EngineViews:
+    def put_engine(engine: _EngineName, asked: EngineDefinition) -> Engines:
         service.whole.engines.add(NamedEngine(engine, **asked.model_dump()))
         return told()
 
     @router.delete("/api/engines/{engine}", summary="Remove an engine")
-    def delete_engine(engine: _EngineName) -> EngineViews:
+    def delete_engine(engine: _EngineName) -> Engines:
         service.whole.engines.remove(engine)
         return told()
 

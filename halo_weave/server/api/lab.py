@@ -31,7 +31,7 @@ class CaptureView(Output):
     megabytes: float
 
 
-class CaptureViews(Output):
+class Captures(Output):
     captures: list[CaptureView]
 
 
@@ -71,7 +71,7 @@ class ReplayedTurn(Output):
     resurrected: list[str]
 
 
-class ReplayView(Output):
+class Replay(Output):
     turns: list[ReplayedTurn]
 
 
@@ -84,20 +84,20 @@ class DigestExcerpt(Output):
     replies: list[Number] = Field(description="The turns of those that used it.")
 
 
-class DigestView(Output):
+class Digest(Output):
     excerpts: list[DigestExcerpt] = Field(description="In the order in which they were said.")
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/api/windows/{window_id}", tags=["The lab"])
+    router = APIRouter(prefix="/api/windows/{window_id}", tags=["Lab"])
 
     def tapes(window_id: str) -> list[StoredCapture]:
         service.weave.windows.get(window_id)
         return captures_of(captures_folder(service.weave.memory.folder), window_id)
 
     @router.get("/captures", summary="List captures of a window")
-    def get_captures(window_id: WindowId) -> CaptureViews:
-        return CaptureViews(
+    def get_captures(window_id: WindowId) -> Captures:
+        return Captures(
             captures=[
                 CaptureView(
                     name=one.folder.name,
@@ -133,10 +133,10 @@ def routes(service: Service) -> APIRouter:
         strategy: Annotated[str, Query(max_length=100, description="The captured one if empty.")] = "",
         budget: BudgetQuery = None,
         name: CaptureNameQuery = "",
-    ) -> ReplayView:
+    ) -> Replay:
         known([strategy] if strategy else [])
         done = replay(recording(window_id, name), strategy=strategy or None, budget=budget)
-        return ReplayView(
+        return Replay(
             turns=[
                 ReplayedTurn(
                     turn=max((key.turn_id for key in bright), default=0),  # type: ignore[arg-type]
@@ -178,7 +178,7 @@ def routes(service: Service) -> APIRouter:
         )
 
     @router.get("/digest", summary="Show the chunks that replies used most")
-    def get_digest(window_id: WindowId, tokens: Annotated[int, Query(ge=1, le=100_000)] = 400) -> DigestView:
-        return DigestView.model_validate({"excerpts": service.weave.windows.digest(window_id, tokens)})
+    def get_digest(window_id: WindowId, tokens: Annotated[int, Query(ge=1, le=100_000)] = 400) -> Digest:
+        return Digest.model_validate({"excerpts": service.weave.windows.digest(window_id, tokens)})
 
     return router

@@ -19,7 +19,7 @@ from halo_weave.server.service import Service
 
 
 def routes(service: Service, policy: Policy) -> APIRouter:
-    router = APIRouter(tags=["The model"])
+    router = APIRouter(tags=["Models"])
     # Whoever has a key is trusted with the memory, not with the files of this machine.
     any_path = not policy.key
 

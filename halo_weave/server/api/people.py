@@ -33,7 +33,7 @@ class PersonView(Output):
     revoked: datetime | None = Field(description="Since then they have no key.")
 
 
-class PeopleView(Output):
+class People(Output):
     people: list[PersonView] = Field(description="Without the owner.")
 
 
@@ -42,7 +42,7 @@ class NewKey(Output):
     key: str = Field(description="Shown once: only its hash is kept.")
 
 
-class CurrentUserView(Output):
+class CurrentUser(Output):
     name: str
     is_owner: bool = Field(
         description="Whether they run the server: then they choose its models and its people."
@@ -68,7 +68,7 @@ class ShareView(Output):
     created: datetime = Field(validation_alias="made")
 
 
-class ShareViews(Output):
+class Shares(Output):
     shares: list[ShareView] = Field(description="What you share, and what is shared with you.")
 
 
@@ -76,9 +76,9 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     router = APIRouter(tags=["People"])
 
     @router.get("/api/me", summary="Show the current user")
-    def get_me() -> CurrentUserView:
+    def get_me() -> CurrentUser:
         people, who = service.weave.people, CURRENT_USER.get()
-        return CurrentUserView(
+        return CurrentUser(
             name=people.name_of(who or OWNER),
             is_owner=service.runs_it,
             multiple_people=people.several(),
@@ -86,8 +86,8 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         )
 
     @router.get("/api/people", summary="List people")
-    def get_people() -> PeopleView:
-        return PeopleView.model_validate({"people": service.whole.people.list()})
+    def get_people() -> People:
+        return People.model_validate({"people": service.whole.people.list()})
 
     @router.post("/api/people", summary="Add a person, with a key and a memory of their own", status_code=201)
     def post_person(asked: NewPerson) -> NewKey:
@@ -103,8 +103,8 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         return PersonView.model_validate(service.whole.people.revoke(person))
 
     @router.get("/api/shares", summary="List shares")
-    def get_shares() -> ShareViews:
-        return ShareViews.model_validate({"shares": service.weave.people.shares()})
+    def get_shares() -> Shares:
+        return Shares.model_validate({"shares": service.weave.people.shares()})
 
     @router.put("/api/shares", summary="Share one window or all windows")
     def put_share(asked: ShareChange) -> ShareView:

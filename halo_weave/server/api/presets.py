@@ -17,7 +17,7 @@ from halo_weave.store.records import NAME_LENGTH
 PresetName = Annotated[str, Query(max_length=NAME_LENGTH, pattern=NON_BLANK_PATTERN)]
 
 
-class PersonaView(Output):
+class Persona(Output):
     system_prompt: str
     user_name: str
     ai_name: str
@@ -31,7 +31,7 @@ class PresetView(Output):
     )
 
 
-class PresetViews(Output):
+class Presets(Output):
     presets: list[PresetView]
 
 
@@ -50,16 +50,16 @@ def routes(service: Service) -> APIRouter:
         return PresetView.model_validate(preset)
 
     @router.get("/api/persona", summary="Show the system prompt and names that all windows share")
-    def get_persona() -> PersonaView:
-        return PersonaView.model_validate(service.weave.presets.persona())
+    def get_persona() -> Persona:
+        return Persona.model_validate(service.weave.presets.persona())
 
     @router.patch("/api/persona", summary="Change the system prompt and names that all windows share")
-    def patch_persona(asked: requests.PersonaChange) -> PersonaView:
-        return PersonaView.model_validate(service.weave.presets.change_persona(_texts(asked)))
+    def patch_persona(asked: requests.PersonaChange) -> Persona:
+        return Persona.model_validate(service.weave.presets.change_persona(_texts(asked)))
 
     @router.get("/api/presets", summary="List presets")
-    def get_presets() -> PresetViews:
-        return PresetViews.model_validate({"presets": service.weave.presets.list()})
+    def get_presets() -> Presets:
+        return Presets.model_validate({"presets": service.weave.presets.list()})
 
     @router.put("/api/presets", summary="Save a preset; one of the same name is replaced")
     def put_preset(asked: requests.SavePreset) -> PresetView:

@@ -15,7 +15,7 @@ Heading = Annotated[str, Query(max_length=512, pattern=TEXT_PATTERN)]
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(tags=["The AI's own memory"])
+    router = APIRouter(tags=["Notes and structured memory"])
 
     @router.get("/api/memory", summary="Show the memory tree, or the part below a heading")
     def get_tree(
@@ -26,14 +26,14 @@ def routes(service: Service) -> APIRouter:
         return views.MemoryTreeNode.model_validate(tree)
 
     @router.get("/api/memory/entry", summary="Show a memory entry and its snapshot")
-    def get_entry(path: Path) -> views.MemoryEntryView:
-        return views.MemoryEntryView.model_validate(service.weave.keepsakes.tree.query(path, now=None))
+    def get_entry(path: Path) -> views.MemoryEntry:
+        return views.MemoryEntry.model_validate(service.weave.keepsakes.tree.query(path, now=None))
 
     @router.put("/api/memory/entry", summary="Save a memory entry, or a new version of it")
-    def put_entry(asked: requests.SaveMemoryEntry) -> views.MemoryEntryView:
+    def put_entry(asked: requests.SaveMemoryEntry) -> views.MemoryEntry:
         weave, tokens = service.weave, asked.context_tokens
         kept = weave.keepsakes.tree.save(asked.path, asked.content, now=weave.now(), context_tokens=tokens)
-        return views.MemoryEntryView.model_validate(kept)
+        return views.MemoryEntry.model_validate(kept)
 
     @router.delete("/api/memory/entry", summary="Delete a memory entry; its versions stay in the history")
     def delete_entry(path: Path, recursive: bool = False) -> views.DeletedEntries:
@@ -60,14 +60,14 @@ def routes(service: Service) -> APIRouter:
         return views.MemoryMatches.model_validate({"matches": found})
 
     @router.get("/api/notes", summary="Show the notes")
-    def get_notes() -> views.NotesView:
+    def get_notes() -> views.Notes:
         content, version = service.weave.keepsakes.notes.latest(now=service.weave.now())
-        return views.NotesView(content=content, version=version)
+        return views.Notes(content=content, version=version)
 
     @router.put("/api/notes", summary="Replace the notes")
-    def put_notes(asked: requests.ReplaceNotes) -> views.NotesView:
+    def put_notes(asked: requests.ReplaceNotes) -> views.Notes:
         notes, now = service.weave.keepsakes.notes, service.weave.now()
         written = notes.replace(asked.content, now=now, version=asked.version)
-        return views.NotesView(content=written.document, version=written.version)
+        return views.Notes(content=written.document, version=written.version)
 
     return router

@@ -48,7 +48,7 @@ FILE_BODY = {
 
 
 def routes(service: Service, policy: Policy) -> APIRouter:
-    router = APIRouter(tags=["Upkeep"])
+    router = APIRouter(tags=["Maintenance"])
 
     def settings_told(values: dict[str, Any]) -> views.SettingsView:
         about = [

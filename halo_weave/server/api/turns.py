@@ -60,7 +60,7 @@ class TurnVersions(Output):
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/api/windows/{window_id}", tags=["The turn"])
+    router = APIRouter(prefix="/api/windows/{window_id}", tags=["Turns"])
 
     async def begun(window_id: str, future: Future[TurnAccepted]) -> MessageAccepted:
         first = await asyncio.wrap_future(future)

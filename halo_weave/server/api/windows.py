@@ -64,7 +64,7 @@ def routes(service: Service) -> APIRouter:
 
     # The turn
 
-    @router.post("/{window_id}/prune", summary="Prune a window to its budget now", tags=["The turn"])
+    @router.post("/{window_id}/prune", summary="Prune a window to its budget now", tags=["Turns"])
     def post_prune(window_id: WindowId) -> views.PruneResult:
         """Prunes now what would be pruned after the next reply."""
         return views.PruneResult.model_validate(service.weave.windows.prune(window_id))
@@ -72,7 +72,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/{window_id}/events",
         summary="Follow the events of a window",
-        tags=["The turn"],
+        tags=["Turns"],
         response_class=EventStream,
         status_code=200,
         responses={200: describe_events(EVENTS.items(), EXAMPLE)},
@@ -94,12 +94,14 @@ def routes(service: Service) -> APIRouter:
     # Looking
 
     @router.get(
-        "/{window_id}/context", summary="Show the context: exactly what the model sees", tags=["Looking"]
+        "/{window_id}/context",
+        summary="Show the context: exactly what the model sees",
+        tags=["Context and search"],
     )
     def get_context(window_id: WindowId) -> views.WindowContext:
         return views.WindowContext.of(service.weave.windows.context(window_id))
 
-    @router.get("/{window_id}/turns", summary="List the turns of a window", tags=["Looking"])
+    @router.get("/{window_id}/turns", summary="List the turns of a window", tags=["Context and search"])
     def get_turns(
         window_id: WindowId,
         offset: Annotated[int | None, Query(ge=0, le=2**53)] = None,
@@ -112,14 +114,18 @@ def routes(service: Service) -> APIRouter:
         return views.Transcript.model_validate(page)
 
     @router.get(
-        "/{window_id}/turns/{turn_id}/sources", summary="Show the sources of a reply", tags=["Looking"]
+        "/{window_id}/turns/{turn_id}/sources",
+        summary="Show the sources of a reply",
+        tags=["Context and search"],
     )
     def get_sources(window_id: WindowId, turn_id: Id) -> views.ReplySources:
         start, use = service.weave.windows.use(window_id, requests.parse_position(turn_id))
         return views.ReplySources.model_validate({"start": start, "attribution": use})
 
     @router.get(
-        "/{window_id}/graveyard", summary="List the graveyard: pruned chunks of a window", tags=["Looking"]
+        "/{window_id}/graveyard",
+        summary="List the graveyard: pruned chunks of a window",
+        tags=["Context and search"],
     )
     def get_graveyard(
         window_id: WindowId,
@@ -141,7 +147,9 @@ def routes(service: Service) -> APIRouter:
         )
         return views.Graveyard.model_validate(page, context=service.weave.windows.names())
 
-    @router.get("/{window_id}/deleted", summary="List deleted chunks of a window", tags=["Looking"])
+    @router.get(
+        "/{window_id}/deleted", summary="List deleted chunks of a window", tags=["Context and search"]
+    )
     def get_deleted(
         window_id: WindowId,
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
@@ -151,7 +159,9 @@ def routes(service: Service) -> APIRouter:
         total, found = service.weave.windows.deleted(window_id, offset=offset, limit=limit)
         return views.DeletedChunks.model_validate({"total": total, "items": found})
 
-    @router.get("/{window_id}/pruned", summary="List pruned chunks between two positions", tags=["Looking"])
+    @router.get(
+        "/{window_id}/pruned", summary="List pruned chunks between two positions", tags=["Context and search"]
+    )
     def get_pruned(
         window_id: WindowId,
         first: Annotated[Id | None, Query(alias="from")] = None,
@@ -167,7 +177,9 @@ def routes(service: Service) -> APIRouter:
         return views.PrunedBetween.model_validate(told, context=service.weave.windows.names())
 
     @router.get(
-        "/{window_id}/recall-preview", summary="Preview what a message would resurrect", tags=["Looking"]
+        "/{window_id}/recall-preview",
+        summary="Preview what a message would resurrect",
+        tags=["Context and search"],
     )
     def get_recall_preview(
         window_id: WindowId,
@@ -182,7 +194,9 @@ def routes(service: Service) -> APIRouter:
         return views.RecallPreview.of(service.weave.memory.preview(window_id, q, overrides, ahead=True))
 
     @router.get(
-        "/{window_id}/timeline", summary="Show when each chunk was pruned and resurrected", tags=["Looking"]
+        "/{window_id}/timeline",
+        summary="Show when each chunk was pruned and resurrected",
+        tags=["Context and search"],
     )
     def get_timeline(window_id: WindowId) -> views.WindowTimeline:
         """Without the text: what is live, what is pruned, and when each chunk was pruned and resurrected."""
@@ -191,7 +205,7 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "/{window_id}/inject",
         summary="Resurrect the chunks behind a memory entry",
-        tags=["The AI's own memory"],
+        tags=["Notes and structured memory"],
     )
     def post_inject(window_id: WindowId, asked: requests.InjectMemoryEntry) -> views.InjectionResult:
         """The newest exchange stays. If nothing of it fits, nothing is pruned, and the answer says what is missing."""

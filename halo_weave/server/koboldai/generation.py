@@ -181,7 +181,7 @@ class Generate(KoboldInput):
         description="Whether {{[INPUT]}}, {{[OUTPUT]}} and {{[SYSTEM]}} in the prompt become turns of the model's template.",
     )
     remote_kv: RemoteKvRequest | None = Field(
-        default=None, description="What another Halo Weave asks besides."
+        default=None, description="What another Halo Weave asks for besides."
     )
     # Sent by clients of the family; they have no effect here.
     max_context_length: Any = Field(None, description="Without effect: the model's own context holds.")
@@ -512,16 +512,16 @@ def routes(
     """The prototype's addresses. `engine` raises while there is none."""
     router = APIRouter(tags=["Prototype"])
 
-    @router.get("/api/v1/model", summary="The model")
+    @router.get("/api/v1/model", summary="Show the model")
     def describe_model() -> KoboldModel:
         return KoboldModel.model_validate(engine().info)
 
-    @router.post("/api/v1/tokenize", summary="Text to tokens", openapi_extra=_TEXT_BODY)
+    @router.post("/api/v1/tokenize", summary="Convert text to tokens", openapi_extra=_TEXT_BODY)
     async def tokenize_text(request: Request) -> Tokenized:
         asked = await _read_text_request(request)
         return await anyio.to_thread.run_sync(_tokenize, engine(), asked)
 
-    @router.post("/api/v1/detokenize", summary="Tokens to text")
+    @router.post("/api/v1/detokenize", summary="Convert tokens to text")
     def detokenize_ids(asked: Detokenize) -> Detokenized:
         ids = _known_ids(engine(), asked.token_ids)
         return Detokenized(text=engine().pieces(ids).text)

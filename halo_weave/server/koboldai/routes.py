@@ -85,27 +85,29 @@ def routes(
 ) -> APIRouter:
     router = APIRouter(tags=["KoboldAI"])
 
-    @router.get("/api/v1/info/version", summary="The version of the API")
+    @router.get("/api/v1/info/version", summary="Show the version of the API")
     def get_api_version() -> KoboldResult:
         return KoboldResult(result=_API_VERSION)
 
-    @router.get("/api/extra/version", summary="The server, as its clients know it")
+    @router.get("/api/extra/version", summary="Show the version of the server")
     def get_server_version() -> KoboldVersion:
         return KoboldVersion(result="KoboldCpp", version=_KOBOLDCPP_VERSION)
 
-    @router.get("/api/v1/config/max_context_length", summary="Tokens that the model can read")
+    @router.get("/api/v1/config/max_context_length", summary="Show how many tokens the model can read")
     def get_max_context() -> KoboldValue:
         return KoboldValue(value=engine().info.context)
 
-    @router.get("/api/extra/true_max_context_length", summary="Tokens that the model can read, really")
+    @router.get(
+        "/api/extra/true_max_context_length", summary="Show how many tokens the model can really read"
+    )
     def get_true_max_context() -> KoboldValue:
         return KoboldValue(value=engine().info.context)
 
-    @router.get("/api/v1/config/max_length", summary="Tokens of a text where a request names none")
+    @router.get("/api/v1/config/max_length", summary="Show the default length of a generated text")
     def get_max_length() -> KoboldValue:
         return KoboldValue(value=_DEFAULT_LENGTH)
 
-    @router.post("/api/extra/tokencount", summary="How many tokens a text has")
+    @router.post("/api/extra/tokencount", summary="Count the tokens of a text")
     def post_token_count(asked: CountTokens) -> TokenCount:
         ids = engine().tokenize(asked.prompt, special=True).ids.tolist()
         return TokenCount(value=len(ids), ids=ids)
@@ -116,7 +118,7 @@ def routes(
             _generate_text, engine(), running(), generation_history(), asked
         )
 
-    @router.post("/api/extra/generate/check", summary="What was generated so far")
+    @router.post("/api/extra/generate/check", summary="Show what was generated so far")
     def post_check(asked: CheckText | None = None) -> KoboldTexts:
         """By the genkey of the request; without one, of the last that began."""
         name = asked.genkey if asked else None
@@ -124,7 +126,7 @@ def routes(
         text = texts.get(name, "") if name else next(reversed(texts.values()), "")
         return KoboldTexts(results=[KoboldText(text=text)])
 
-    @router.get("/api/extra/perf", summary="Figures of the last generation")
+    @router.get("/api/extra/perf", summary="Show figures of the last generation")
     def get_perf() -> KoboldPerf:
         busy, own = len(running().running), generation_history()
         return KoboldPerf(
