@@ -75,7 +75,7 @@ def test_it_is_known_after_a_restart_and_on_the_command_line(
         [one[:2] for one in sources] for sources in spoken.use.tokens
     ]
     run = CliRunner().invoke(app, ["why", "1.0.user", "--data", str(tmp_path), "--json"])
-    assert json.loads(run.stdout)["uses"][0]["turn_id"] == "4"
+    assert json.loads(run.stdout)["used_by"][0]["turn_id"] == "4"
     shown = CliRunner().invoke(app, ["why", "4.0.assistant", "--data", str(tmp_path)]).stdout
     assert "from 1.0.user  My dog is called Bruno." in shown
 

@@ -104,9 +104,9 @@ def test_a_lent_model_shows_the_heads_that_were_asked_for_and_no_more(client):
         ({"window": ""}, 422),
     ],
 )
-def test_what_cannot_be_lent_is_refused_in_a_sentence(client, halo, status):
+def test_what_cannot_be_lent_is_refused_in_a_sentence(client, remote_kv, status):
     ids = client.post("/api/remote-kv/tokens", json={"text": "a b c"}).json()["ids"][:3]
-    answer = lent(client, ids, **halo)
+    answer = lent(client, ids, **remote_kv)
     if status == 200:  # found out while the stream has begun
         assert answer[-1]["type"] == "error"
     else:

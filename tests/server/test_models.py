@@ -441,7 +441,7 @@ def test_everything_but_speaking_works_until_the_model_is_there(options, tmp_pat
         assert shown(context) == ["My cat is called Mochi.", "Anna speaks."]
         key = context["turns"][0]["chunks"][0]["key"]
         assert client.get("/api/search", params={"q": "Mochi"}).json()["hits"][0]["key"] == key
-        for act in ("pin", "unpin", "sleep", "wake"):
+        for act in ("pin", "unpin", "prune", "resurrect"):
             assert client.post(f"/api/windows/{window}/chunks/{key}/{act}").status_code == 200
         assert client.get(f"/api/windows/{window}/recall-preview", params={"q": "a cat?"}).status_code == 200
         assert client.patch("/api/settings", json={"temperature": 0.5}).status_code == 200

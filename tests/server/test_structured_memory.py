@@ -87,6 +87,6 @@ def test_what_explains_a_memory_wakes_up(client, window):
     key = next(one["key"] for one in kept["snapshot"] if one["key"].endswith("user"))
     client.post(f"/api/windows/{window}/chunks/{key}/prune")
     told = client.post(f"/api/windows/{window}/inject", json={"path": "Things/Kayak"}).json()
-    assert key in told["keys"]
+    assert key in told["resurrected"]
     assert key in [chunk["key"] for chunk in chunks_of(get_context(client, window))]
     refused(client.post(f"/api/windows/{window}/inject", json={"path": "Nothing"}), 404, "unknown_memory")

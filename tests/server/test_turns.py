@@ -45,7 +45,7 @@ def test_a_turn_is_told_in_order_and_is_what_the_context_shows(client, window):
 def test_the_words_are_stored_when_the_answer_to_say_comes(client, window):
     answer = client.post(f"/api/windows/{window}/messages", json={"text": "Remember the lighthouse."}).json()
     hits = client.get("/api/search", params={"q": "lighthouse"}).json()["hits"]
-    assert f"{answer['turn']}.0.user" in [hit["key"] for hit in hits]
+    assert f"{answer['turn_id']}.0.user" in [hit["key"] for hit in hits]
 
 
 def test_tokens_stand_at_consecutive_positions_after_the_words(client, window):
