@@ -1,15 +1,16 @@
 """What README and docs show is true: commands, options, files, links, settings."""
 
 import importlib
-import importlib.util
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import typer
 from typer.core import TyperGroup
 
+import halo_weave
 from halo_weave.cli import app
 from halo_weave.settings import described_settings
 
@@ -87,13 +88,12 @@ NAMED = re.compile(r"`((?:app|chat|core|engines|models|search|server|store)(?:\.
 
 def check_name(name: str) -> None:
     """The package has such a module, class or function."""
-    parts = name.split(".")
-    for size in range(len(parts), 0, -1):
-        module = ".".join(["halo_weave", *parts[:size]])
-        if importlib.util.find_spec(module.rpartition(".")[0]) and importlib.util.find_spec(module):
-            break
-    found = importlib.import_module(module)
-    for part in parts[size:]:
+    found, path = halo_weave, "halo_weave"
+    for part in name.split("."):
+        path += f".{part}"
+        if not hasattr(found, part):
+            with suppress(ModuleNotFoundError):
+                importlib.import_module(path)
         assert hasattr(found, part), f"there is no {name}"
         found = getattr(found, part)
 
