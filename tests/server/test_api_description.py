@@ -232,7 +232,7 @@ def test_an_event_that_is_not_as_described_is_noticed(told):
         told.check(["id: 1", "event: noise", "data: {}", ""])
 
 
-# Words for which docs/decisions/0039-public-names.md has another.
+# Words for which docs/decisions/0018-public-names.md has another.
 FORMER = set(
     """answering asking asleep brightened elsewhere fading heard lending life lit passed remembered saying
     say sentence siblings sibling sleep slept spoken told undelete unstored wake wakes wish woke woken""".split()
