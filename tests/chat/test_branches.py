@@ -223,6 +223,7 @@ for event in weave.turns.follow(sys.argv[2], begun.before):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [0, 4])
 def test_a_process_killed_while_it_answers_again_leaves_one_answer_or_the_other(
     talk, assembled, tmp_path, tokens

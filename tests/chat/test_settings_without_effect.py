@@ -9,6 +9,8 @@ from tests.chat.conftest import SMALL, of
 from tests.chat.test_branches import say
 from tests.fakes.scripted_engine import ScriptedEngine
 
+pytestmark = pytest.mark.slow
+
 OTHERWISE = {
     "resurrection_brightness": "fresh",
     "score_current_turn": True,

@@ -22,6 +22,8 @@ from halo_weave.server.service import Service
 from tests.server.mcp.conftest import call
 from tests.server.talking import say
 
+pytestmark = pytest.mark.slow
+
 KEY = "a key of some length"
 SECRET = "Zanzibar"
 HOARD = "Hoard"  # a name that anyone could guess

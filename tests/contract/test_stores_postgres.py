@@ -259,6 +259,7 @@ def test_commands_look_after_a_memory_in_a_database(address, folder):
     assert json.loads(halo("status", "--data", str(folder / "file"), "--json").stdout)["turns"] == 2
 
 
+@pytest.mark.postgres
 def test_the_server_of_a_test_run_that_is_killed_ends_with_it():
     script = (
         "import sys\nfrom benchmarks.database import postgres_server\n"

@@ -119,6 +119,7 @@ def test_a_reading_that_is_ended_in_the_middle_of_a_chunk_costs_that_chunk_only(
         assert engine.mapping_errors == 0
 
 
+@pytest.mark.slow
 def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

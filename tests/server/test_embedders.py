@@ -22,6 +22,8 @@ from halo_weave.state_file import remembered_embedder
 from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.server.talking import refused, say
 
+pytestmark = pytest.mark.slow
+
 FACT = "The barometer hangs beside the lighthouse door."
 
 

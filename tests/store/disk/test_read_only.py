@@ -12,6 +12,8 @@ import pytest
 from halo_weave.store.sqlite import SqliteStore
 from tests.store.material import exchange
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 
 
