@@ -150,13 +150,13 @@ def fill(weave: Weave) -> str:
             said.append(LiveChunk(chunk, brightness))
             start += len(tokens)
         now = datetime.now(UTC)
-        weave._system.store.append(
+        weave.runtime.store.append(
             window, said, tokenizer=weave.engine.info.tokenizer, now=now, asleep=asleep
         )
         return start
 
     def exchange(chunks: int, asleep: bool) -> int:
-        ids = weave._system.store.reserve((chunks + 1) * CHUNK_TOKENS)
+        ids = weave.runtime.store.reserve((chunks + 1) * CHUNK_TOKENS)
         middle = turn([CHUNK_TOKENS], Role.USER, ids.user_turn, ids.start, None, asleep)
         end = turn([CHUNK_TOKENS] * chunks, Role.ASSISTANT, ids.assistant_turn, middle, ids.user_turn, asleep)
         return end - ids.start
@@ -181,7 +181,7 @@ def talk(weave: Weave) -> str:
     """A window of 5,000 short turns, all asleep but the last."""
     rng = np.random.default_rng(8)
     window = weave.windows.create("Many turns").id
-    store, tokenizer = weave._system.store, weave.engine.info.tokenizer
+    store, tokenizer = weave.runtime.store, weave.engine.info.tokenizer
     for number in range(CONVERSATION_TURNS // 2):
         ids = store.reserve(200)
         start = ids.start
@@ -296,7 +296,7 @@ def main() -> None:
             context=32_768,
             look=look,
         )
-        weave = Weave(engine, parts._system.store, parts._system.recall, parts._system.toolbox)
+        weave = Weave(engine, parts.runtime.store, parts.runtime.recall, parts.runtime.toolbox)
         note(f"filling a window with {LIVE_TOKENS} live tokens and {ASLEEP_CHUNKS} chunks asleep")
         windows = fill(weave), talk(weave)
         service = Service(lambda progress: weave)

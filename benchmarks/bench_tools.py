@@ -76,7 +76,7 @@ class _Talk:
 
     def say(self, text: str) -> list[events.TurnEvent]:
         turn = list(self.weave.turns.steps(self.window, text))
-        for live in [one.key for one in self.weave._system.store.live(self.window)]:
+        for live in [one.key for one in self.weave.runtime.store.live(self.window)]:
             self.weave.chunks.sleep(self.window, live)
         return turn
 
@@ -96,9 +96,9 @@ def _remembers(talk: _Talk, text: str, word: str) -> bool:
     after = _saved(talk.weave)
     new = {path: content for path, content in after.items() if before.get(path) != content}
     for path in new:
-        talk.weave._system.toolbox.tree.delete(path, now=now)  # type: ignore[union-attr]
+        talk.weave.runtime.toolbox.tree.delete(path, now=now)  # type: ignore[union-attr]
         if path in before:
-            talk.weave._system.toolbox.tree.save(path, before[path], now=now)  # type: ignore[union-attr]
+            talk.weave.runtime.toolbox.tree.save(path, before[path], now=now)  # type: ignore[union-attr]
     _tell(talk.form, text, "".join(one.text for one in turn if isinstance(one, events.TokenGenerated)))
     return any(word in f"{path} {content}".lower() for path, content in new.items()) or (
         word not in noted and word in _noted(talk.weave)
@@ -112,7 +112,7 @@ def _looks_up(talk: _Talk, text: str, fact: str) -> bool:
 
 
 def _saved(weave: Weave) -> dict[str, Any]:
-    return {entry.path: entry.content for entry in weave._system.store.entries()}
+    return {entry.path: entry.content for entry in weave.runtime.store.entries()}
 
 
 def _noted(weave: Weave) -> str:
@@ -141,9 +141,9 @@ def measure(model: str, forms: list[str] | None = None) -> dict[str, dict[str, f
     with tempfile.TemporaryDirectory() as folder:
         options = Options(Path(folder), model=model, embedder="off", settings=settings, context=4096)
         with closing(build_weave(options)) as weave:
-            assert weave._system.toolbox is not None
+            assert weave.runtime.toolbox is not None
             for path, content in KNOWN.items():
-                weave._system.toolbox.tree.save(path, content, now=weave.now())
+                weave.runtime.toolbox.tree.save(path, content, now=weave.now())
             shares: dict[str, dict[str, float]] = {"plain": {}, "calls": {}}
             known: dict[tuple[str, tuple[str, ...]], float] = {}
             todo: list[tuple[str, Form]] = [
@@ -159,7 +159,7 @@ def measure(model: str, forms: list[str] | None = None) -> dict[str, dict[str, f
                 talk = _Talk.open(weave, form)
                 texts = PLAIN if kind == "plain" else [text for text, _ in (*REMEMBER, *LOOK_UP)]
                 settings = weave.windows.settings(talk.window)
-                same = (weave._system.tool_format(settings),) * len(texts)
+                same = (weave.runtime.tool_format(settings),) * len(texts)
                 if (kind, same) not in known:
                     known[kind, same] = _share(talk, kind) if kind == "plain" or set(same) != {"off"} else 0.0
                 shares[kind][form] = known[kind, same]

@@ -210,10 +210,10 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
     archive = weave.windows.create("archive").id
     prose = Prose(rng)
     print(f"storing {chunks:,} chunks", file=sys.stderr)
-    fill(weave._system.store, weave.engine, archive, chunks, prose)
+    fill(weave.runtime.store, weave.engine, archive, chunks, prose)
     give_vectors(weave, rng)
     window = weave.windows.create("talk").id
-    fill(weave._system.store, weave.engine, window, LIVE // 80, prose)
+    fill(weave.runtime.store, weave.engine, window, LIVE // 80, prose)
     found: dict[str, list[Measured]] = {
         case: [] for case in ("nothing", "written", "resident", "computed", "typed")
     }
@@ -270,8 +270,8 @@ def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: boo
 
     The one before is embedded by then, and what can be read ahead was, as when a person speaks.
     """
-    assert isinstance(weave._system.recall, MemorySearch)
-    weave._system.recall.settle()
+    assert isinstance(weave.runtime.recall, MemorySearch)
+    weave.runtime.recall.settle()
     quota = len(weave.engine.tokenize(text)) + room
     weave.windows.change(window, settings={"resurrection_budget": quota})
     if typed:
@@ -284,7 +284,7 @@ def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: boo
 
 def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
     """Made up ones: embedding so many chunks takes half an hour, and searching them does not care."""
-    recall, store = weave._system.recall, weave._system.store
+    recall, store = weave.runtime.recall, weave.runtime.store
     assert isinstance(recall, MemorySearch)
     embedder = recall.embedder()
     if embedder is None:
@@ -302,13 +302,13 @@ def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
 def say_elsewhere(weave: Weave, window: str, text: str) -> tuple[ChunkKey, int]:
     """A chunk of another window, and what it costs to wake it up with its frame, and next to nothing else."""
     tokens = weave.engine.tokenize(text)
-    ids = weave._system.store.reserve(len(tokens))
+    ids = weave.runtime.store.reserve(len(tokens))
     (chunk,) = chunk_turn(
         tokens, ids.user_turn, Role.USER, ids.start, min_chunk_tokens=10_000, max_chunk_tokens=10_000
     )
     live = LiveChunk(chunk, np.full(len(chunk), 9_000, np.float32))
-    weave._system.store.append(window, [live], tokenizer=weave.engine.info.tokenizer, now=datetime.now(UTC))
-    weave._system.recall.embed_soon()
+    weave.runtime.store.append(window, [live], tokenizer=weave.engine.info.tokenizer, now=datetime.now(UTC))
+    weave.runtime.recall.embed_soon()
     return chunk.key, len(chunk) + 40
 
 

@@ -66,7 +66,7 @@ def said_lines(folder: Path) -> Iterator[str]:
 
 def fill_window(weave: Weave, window: str, lines: Iterator[str], tokens: int) -> None:
     """Live tokens that the user said, stored as the product stores them."""
-    store, engine, live = weave._system.store, weave.engine, 0
+    store, engine, live = weave.runtime.store, weave.engine, 0
     while True:
         said = engine.tokenize(next(lines))
         live += len(said) + FRAME_TOKENS

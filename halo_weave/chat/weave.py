@@ -32,6 +32,8 @@ from halo_weave.store.sql_store import SqlStore
 
 
 class Weave:
+    """Everything that the server, the terminal and the lab call, by subject. `runtime` holds what all parts share."""
+
     def __init__(
         self,
         engine: Engine,
@@ -52,7 +54,7 @@ class Weave:
         delete_recordings: DeleteRecordings | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._system = Runtime(
+        self.runtime = Runtime(
             engine,
             store,
             recall,
@@ -61,56 +63,56 @@ class Weave:
             calibration=calibration,
             now=now,
         )
-        self._system.new_recorder, self._system.erase_recordings = new_recorder, delete_recordings
-        self._system.listed, self._system.open_other = engine_list, open_other
+        self.runtime.new_recorder, self.runtime.erase_recordings = new_recorder, delete_recordings
+        self.runtime.listed, self.runtime.open_other = engine_list, open_other
         if silent is not None:
-            self._system.use_token_counter(silent)
-        self._ahead = Prefetcher(self._system)
-        self.turns = Turns(self._system, self._ahead)
-        self.models = Models(self._system, self.turns, open_model, calibrate, remember_model)
-        self.engines = Engines(self._system, engine_list)
-        self.windows = Windows(self._system, self.turns)
-        self.documents = Documents(self._system)
-        self.presets = Presets(self._system)
-        self.chunks = Chunks(self._system)
-        self.memory = Memory(self._system, embed_anew, self._ahead)
-        self.keepsakes = MemoryTools(self._system)
-        self.library = McpMemory(self._system)
-        self.people = People(store, now, changed=self._system.publish_changed)
+            self.runtime.use_token_counter(silent)
+        self._ahead = Prefetcher(self.runtime)
+        self.turns = Turns(self.runtime, self._ahead)
+        self.models = Models(self.runtime, self.turns, open_model, calibrate, remember_model)
+        self.engines = Engines(self.runtime, engine_list)
+        self.windows = Windows(self.runtime, self.turns)
+        self.documents = Documents(self.runtime)
+        self.presets = Presets(self.runtime)
+        self.chunks = Chunks(self.runtime)
+        self.memory = Memory(self.runtime, embed_anew, self._ahead)
+        self.keepsakes = MemoryTools(self.runtime)
+        self.library = McpMemory(self.runtime)
+        self.people = People(store, now, changed=self.runtime.publish_changed)
         self.now = now
-        recover_drafts(self._system)
-        self._system.split_long_chunks()
-        self._system.remove_timestamps()
+        recover_drafts(self.runtime)
+        self.runtime.split_long_chunks()
+        self.runtime.remove_timestamps()
         store.fleet.listen(self.turns.on_remote_change)
 
     def of(self, person: str) -> Weave:
         """As this person may use it: what is theirs, and what others share with them. All of it while there is only one."""
-        whole = self._system.root
+        whole = self.runtime.root
         if not whole.store.several():
             return self
-        system = whole.with_access(whole.store.access_of(person))
+        runtime = whole.with_access(whole.store.access_of(person))
         own = copy(self)
-        own._system = system
-        own.turns = self.turns.within(system)
-        own.memory = self.memory.within(system)
-        own.windows = Windows(system, own.turns)
-        own.documents, own.presets = Documents(system), Presets(system)
-        own.chunks, own.keepsakes = Chunks(system), MemoryTools(system)
-        own.library, own.engines = McpMemory(system), self.engines.within(system)
+        own.runtime = runtime
+        own.turns = self.turns.within(runtime)
+        own.memory = self.memory.within(runtime)
+        own.windows = Windows(runtime, own.turns)
+        own.documents, own.presets = Documents(runtime), Presets(runtime)
+        own.chunks, own.keepsakes = Chunks(runtime), MemoryTools(runtime)
+        own.library, own.engines = McpMemory(runtime), self.engines.within(runtime)
         own.people = People(
-            whole.store, self.now, changed=whole.publish_changed, person=person, reached=system.store
+            whole.store, self.now, changed=whole.publish_changed, person=person, reached=runtime.store
         )
         return own
 
     @property
     def engine(self) -> Engine:
         """The model alone, without windows and memory: for the prototype's addresses."""
-        return self._system.engine
+        return self.runtime.engine
 
     @property
     def calibration(self) -> Calibration:
         """The retrieval heads of the model."""
-        return self._system.calibration
+        return self.runtime.calibration
 
     def close(self) -> None:
         """Stop what is being written and let go of everything. What was said so far is kept."""
@@ -119,20 +121,20 @@ class Weave:
         self._ahead.close()
         self.turns.close()
         self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
-        self._system.close()
+        self.runtime.close()
 
 
 class MemoryTools:
     """`weave.keepsakes`."""
 
     def __init__(self, system: Runtime) -> None:
-        self._system = system
+        self.runtime = system
 
     @property
     def _toolbox(self) -> Toolbox:
-        if self._system.toolbox is None:
+        if self.runtime.toolbox is None:
             raise UnknownMemory("There is no memory of the AI's own here: its tools are off.")
-        return self._system.toolbox
+        return self.runtime.toolbox
 
     @property
     def tree(self) -> StructuredMemory:
@@ -147,7 +149,7 @@ class MemoryTools:
 
         What is dimmest makes room for them. A window that recalls only its own gets only its own.
         """
-        system = self._system
+        system = self.runtime
         keys = self.tree.query(path, now=system.now()).keys
         with system.exclusive_change(window_id):
             return inject_snapshot(system.open_window_to_change(window_id), keys, now=system.now())

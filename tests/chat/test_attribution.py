@@ -54,7 +54,7 @@ def test_a_reply_names_the_chunk_and_the_token_it_comes_from(
     assert sum(one.share for one in use.chunks) + use.nothing == pytest.approx(1.0)
     assert len(use.tokens) == sum(len(one.chunk) for one in spoken.chunks)
     source = use.tokens[0][0]
-    assert weave._system.store.chunk(bruno).chunk.tokens.pieces()[source.offset] == b"uno"
+    assert weave.runtime.store.chunk(bruno).chunk.tokens.pieces()[source.offset] == b"uno"
     why = weave.chunks.why(window, bruno)
     assert [(one.turn_id, one.share) for one in why.uses] == [(4, use.chunks[0].share)]
     assert why.use is None  # it belongs to no reply

@@ -136,7 +136,7 @@ def test_a_reply_that_ended_by_itself_stays_as_it_is_when_the_model_has_nothing_
         assert (last.turn_id, last.siblings) == (before.turns[-1].turn_id, 1)
     assert weave.windows.context(window).budget.used == before.budget.used
     assert found(weave, "nap")
-    assert weave._system.store.verify() == []
+    assert weave.runtime.store.verify() == []
 
 
 def test_a_window_is_within_its_budget_when_the_model_had_nothing_to_add(assembled):
@@ -240,7 +240,7 @@ def test_a_process_killed_while_it_answers_again_leaves_one_answer_or_the_other(
     else:
         assert last == "Mochi can nap."
     assert len(shown(weave, window)) == 4
-    assert weave._system.store.verify() == []
+    assert weave.runtime.store.verify() == []
 
 
 def test_a_window_branches_off_and_both_go_on(talk):

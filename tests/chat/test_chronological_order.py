@@ -68,7 +68,7 @@ def test_what_was_said_in_august_stands_before_november_and_both_before_today(as
 def test_light_falls_on_the_tokens_that_were_looked_at_wherever_their_turn_stands(assembled):
     weave, today = arrived_late(assembled, calibration=HEAD)
     (spoken,) = of(events.ReplyStored, list(weave.turns.steps(today, "What of the flower bed in August?")))
-    chunks = {one.key: weave._system.store.chunk(one.key).chunk for one in spoken.use.chunks}
+    chunks = {one.key: weave.runtime.store.chunk(one.key).chunk for one in spoken.use.chunks}
     used = [one.key for one in spoken.use.chunks if one.share >= 0.05]
     assert used
     assert all("zinnia" in chunks[key].text for key in used)

@@ -42,7 +42,7 @@ def eventually(check):
 
 def drafted(weave):
     """The text of each reply that is saved while it streams."""
-    found = weave._system.store.drafts(now=weave.now(), abandoned=False)
+    found = weave.runtime.store.drafts(now=weave.now(), abandoned=False)
     return {draft.window: draft.tokens.text for draft in found}
 
 
@@ -89,8 +89,8 @@ def test_what_was_shown_is_saved_while_the_model_pauses(assembled):
 def test_a_tools_answer_is_saved_before_the_model_goes_on(assembled):
     call = "<tool>jq '.colour = \"green\"' notes.json > output</tool>"
     weave = assembled(ScriptedEngine([call, "Green it is."]))
-    store = weave._system.store
-    weave._system.toolbox = Toolbox(Notes(store), StructuredMemory(store))
+    store = weave.runtime.store
+    weave.runtime.toolbox = Toolbox(Notes(store), StructuredMemory(store))
     window = weave.windows.create("one", settings={**SMALL, "max_new_tokens": 200}).id
     shown, readings = [], 0
     turn = weave.turns.steps(window, "Note it.")
@@ -118,7 +118,7 @@ def test_one_transaction_saves_the_replies_of_all_windows(assembled, monkeypatch
     held = [Held(at=8) for _ in range(3)]
     weave = assembled(ScriptedEngine([STORY] * 3, pause=one_for_each_thread(held)))
     saves, save = [], SqliteStore.save_drafts
-    writer = weave._system.drafts
+    writer = weave.runtime.drafts
     windows = [weave.windows.create(name, settings=SMALL).id for name in "abc"]
     try:
         for window in windows:
@@ -151,7 +151,7 @@ def test_a_reply_that_the_store_refuses_is_kept_told_and_stored_later(assembled,
         unstored = eventually(lambda: weave.windows.context(window).unstored)
         assert "not stored yet" in unstored
         assert str(error) in unstored
-        assert weave._system.store.turn(2) == []
+        assert weave.runtime.store.turn(2) == []
         with pytest.raises(WindowBusy, match="not stored yet"):
             weave.turns.say(window, "And?").result(30)
     happened = told(weave, window, begun.before)
@@ -161,7 +161,7 @@ def test_a_reply_that_the_store_refuses_is_kept_told_and_stored_later(assembled,
     assert isinstance(happened[-1], events.TurnEnded)
     assert weave.windows.context(window).unstored == ""
     assert words(weave, window) == ["How many?", STORY]
-    assert "".join(record.chunk.text for record in weave._system.store.turn(2)) == STORY
+    assert "".join(record.chunk.text for record in weave.runtime.store.turn(2)) == STORY
 
 
 def test_a_save_that_fails_in_the_middle_of_a_reply_is_told_and_taken_back(assembled, monkeypatch):
@@ -208,7 +208,7 @@ def test_a_program_that_ends_does_not_wait_for_a_full_disk_for_ever(assembled, m
         next(event for event in turn if isinstance(event, events.TokenGenerated))
     eventually(lambda: drafted(weave))
     with refusing(monkeypatch, StoreFull("No space is left."), "append"):
-        weave._system.state.store_deadline = time.monotonic()
+        weave.runtime.state.store_deadline = time.monotonic()
         with pytest.raises(StoreFull):
             list(turn)
     assert "was not stored" in caplog.text

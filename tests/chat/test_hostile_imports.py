@@ -33,7 +33,7 @@ class Reading(ScriptedEngine):
 
 def exported(weave: Weave) -> dict[str, Any]:
     out = io.StringIO()
-    weave._system.store.export(out.write, now=weave._system.now())
+    weave.runtime.store.export(out.write, now=weave.runtime.now())
     found: dict[str, Any] = json.loads(out.getvalue())
     return found
 
@@ -75,7 +75,7 @@ def test_no_file_decides_how_far_ids_have_advanced(assembled: Assembled, file, t
     stats = weave.memory.stats()
     assert (stats.turns, stats.next_turn) == (4, 5)
     assert stats.next_position < 2000
-    assert weave._system.store.verify() == []
+    assert weave.runtime.store.verify() == []
     assert spoken(list(weave.turns.steps(window.id, "Still there?"))) == "You said: Still there?"
     there = file["windows"][0]["id"]
     assert spoken(list(weave.turns.steps(there, "And here?"))) == "You said: And here?"
@@ -84,7 +84,7 @@ def test_no_file_decides_how_far_ids_have_advanced(assembled: Assembled, file, t
 def test_in_a_memory_whose_ids_are_far_people_talk_and_the_cache_is_reused(assembled: Assembled):
     weave = assembled()
     window = weave.windows.create("one", settings=SMALL)
-    with weave._system.store._db.writing() as db:  # type: ignore[attr-defined]
+    with weave.runtime.store._db.writing() as db:  # type: ignore[attr-defined]
         db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (1 << 62, 1 << 62))
     list(weave.turns.steps(window.id, "One."))
     list(weave.turns.steps(window.id, "Two."))
@@ -124,17 +124,17 @@ def test_token_ids_of_a_file_are_read_only_if_they_are_those_of_its_text(assembl
         assert FACT in engine.last_text
         chunks = [segment.ids for segment in engine.last.segments if segment.kind == "chunk"]
         assert not engine.controls(np.concatenate(chunks)).any()
-    assert weave._system.store.verify() == []
+    assert weave.runtime.store.verify() == []
 
 
 def test_token_ids_that_fit_keep_the_brightness_of_each_token(assembled: Assembled, file):
     weave = assembled()
     load(weave, file)
     [window] = weave.windows.list()
-    before = [one.brightness.tobytes() for one in weave._system.store.live(window.window.id)]
-    open_window = weave._system.open_window_to_change(window.window.id)
+    before = [one.brightness.tobytes() for one in weave.runtime.store.live(window.window.id)]
+    open_window = weave.runtime.open_window_to_change(window.window.id)
     assert not open_window.retokenized
-    assert [one.brightness.tobytes() for one in weave._system.store.live(window.window.id)] == before
+    assert [one.brightness.tobytes() for one in weave.runtime.store.live(window.window.id)] == before
 
 
 def test_words_that_look_like_control_tokens_stay_words(assembled: Assembled):
@@ -150,7 +150,7 @@ def test_a_control_token_in_a_chunk_is_read_as_words_whatever_its_source(assembl
     weave = assembled(engine := Reading())
     window = weave.windows.create("one", settings=SMALL)
     list(weave.turns.steps(window.id, "Hello there, friend."))
-    open_window = weave._system.open_window_to_change(window.id)
+    open_window = weave.runtime.open_window_to_change(window.id)
     live = open_window.window.at(ChunkKey(1, 0, Role.USER))
     ids = live.chunk.tokens.ids.copy()
     ids[2:4] = END
@@ -183,7 +183,7 @@ def test_verify_closes_the_gap_that_an_import_once_made(assembled: Assembled, fi
     window = weave.windows.create("one", settings={**SMALL, "max_context_tokens": 100})
     for number in range(3):
         list(weave.turns.steps(window.id, f"{FACT} {number}"))
-    store = weave._system.store
+    store = weave.runtime.store
     with store._db.writing() as db:  # type: ignore[attr-defined]
         db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (FAR, FAR))
     for number in range(3):

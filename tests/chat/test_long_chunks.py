@@ -33,7 +33,7 @@ def test_a_long_chunk_that_is_there_wakes_up_in_part_at_its_place(assembled):
     assert len(said.chunks) == 1
     assert len(whole) > 512
     forget(weave, window.id)
-    assert whole.key not in {one.key for one in weave._system.store.live(window.id)}
+    assert whole.key not in {one.key for one in weave.runtime.store.live(window.id)}
     seen = weave.memory.preview(window.id, "Where does the lighthouse key hang?")
     woken = of(
         events.ChunksResurrected, list(weave.turns.steps(window.id, "Where does the lighthouse key hang?"))
@@ -77,5 +77,5 @@ def test_a_short_chunk_is_never_divided(assembled):
     text = "A short message about lighthouses."
     list(weave.turns.steps(window.id, text))
     forget(weave, window.id)
-    first = next(one for one in weave._system.store.chunks([1]) if one.key.role is Role.USER)
+    first = next(one for one in weave.runtime.store.chunks([1]) if one.key.role is Role.USER)
     assert first.chunk.text == text

@@ -188,4 +188,4 @@ def test_what_is_kept_is_explained_only_by_what_its_owner_may_read(tmp_path):
         (path,) = tree.paths()
         explained = tree.query(path, now=None).keys
         assert explained
-        assert {one.window for one in weave.memory._system.store.chunks_by_key(explained)} == {own}
+        assert {one.window for one in weave.runtime.store.chunks_by_key(explained)} == {own}

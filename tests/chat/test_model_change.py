@@ -93,7 +93,7 @@ def test_the_new_model_speaks_is_calibrated_and_remembered(made, shelf):
     assert weave.models.state().light == FOUND.sentence
     assert weave.memory.status().calibration == FOUND
     weave.turns.say(window, "Once more.").result()
-    assert weave._system.busy_windows.get(window) is None or weave._system.calibration is FOUND
+    assert weave.runtime.busy_windows.get(window) is None or weave.runtime.calibration is FOUND
 
 
 def test_calibrating_waits_while_a_reply_is_written(made, shelf):
@@ -177,16 +177,16 @@ def test_without_a_model_there_is_nobody_to_speak_until_one_is_loaded(made, shel
 
 def test_what_a_killed_process_left_waits_for_a_model_that_can_read_it(made, shelf, tmp_path):
     weave = made(NoModelEngine(tmp_path))
-    store = weave._system.store
+    store = weave.runtime.store
     window = weave.windows.create("one", settings={**SMALL, "tools": "off"}).id
     ids = store.reserve(400)
     tokens = ScriptedEngine().tokenize("<think>\nHm.</think>\n\nYes.")
     store.save_drafts([Draft(window, ids.assistant_turn, ids.start, None, tokens, "scripted", NOW, NOW)])
-    recover_drafts(weave._system, held=window)
+    recover_drafts(weave.runtime, held=window)
     assert not store.turn(ids.assistant_turn)
     shelf.next = [ScriptedEngine(template=THINKS)]
     weave.models.load()
-    recover_drafts(weave._system, held=window)
+    recover_drafts(weave.runtime, held=window)
     found = {one.tags: one.chunk.text.strip() for one in store.turn(ids.assistant_turn)}
     assert found == {("cut", "thought"): "Hm.", ("cut",): "Yes."}
 
@@ -198,7 +198,7 @@ def test_a_turn_that_begins_in_the_middle_of_a_change_waits_for_it(made, shelf):
     weave.turns.say(window, "Count.").result(60)
     shelf.next = [ScriptedEngine(["New."])]
     thread = weave.models.choose("another")
-    while weave._system.open.is_set():
+    while weave.runtime.open.is_set():
         assert thread.is_alive()
     with pytest.raises(WindowBusy, match="being changed"):
         weave.windows.delete(other)

@@ -178,7 +178,7 @@ def test_a_model_calls_at_most_so_often(assembled, toolbox):
 )
 def test_which_form_is_used(assembled, toolbox, tools, template, parameters, form):
     weave, window = opened(assembled, toolbox, template, "Hi.", parameters=parameters, tools=tools)
-    assert weave._system.tool_format(Settings().changed({"tools": tools})) == form
+    assert weave.runtime.tool_format(Settings().changed({"tools": tools})) == form
     seen = prompts(weave)
     list(weave.turns.steps(window, "Hello."))
     assert ("<tool>" in seen[0]) is (form == "tags")

@@ -127,7 +127,7 @@ def test_a_window_goes_on_only_from_what_is_its_owners(weave, people):
 
 
 def test_what_nobody_decided_about_cannot_be_asked_of_the_store(weave, people):
-    store = people("ann").windows._system.store
+    store = people("ann").runtime.store
     for name in ("clear", "backup", "outline", "drafts", "import_file", "people", "share", "search_terms"):
         with pytest.raises(NotYours):
             getattr(store, name)()
@@ -135,7 +135,7 @@ def test_what_nobody_decided_about_cannot_be_asked_of_the_store(weave, people):
 
 def test_a_preset_of_version_0_2_sets_what_its_settings_are_called_now(weave):
     stored = {"Old": {"settings": {"keep_used": False, "top_k": 3}, "words": {"ai_name": "Ada"}}}
-    weave._system.store.change_settings(PRESETS_KEY, stored, now=weave.now())
+    weave.runtime.store.change_settings(PRESETS_KEY, stored, now=weave.now())
     window = weave.windows.create("one").id
     assert weave.presets.apply("Old", window).settings == {"protect_used": False, "top_k": 3}
     assert weave.windows.settings(window).protect_used is False
@@ -227,7 +227,7 @@ def test_in_a_window_that_several_write_in_it_is_known_whose_words_they_are(weav
         assert words in prompt
     assert "We leave on Monday." in prompt
     assert "User: We" not in prompt
-    open_window = weave._system.open_window(trip)
+    open_window = weave.runtime.open_window(trip)
     assert open_window.window.stamps  # the names are counted
     people("ann").people.unshare(trip, "bob")
     talk(people("ann"), trip, "Alone again.")
@@ -251,6 +251,6 @@ def test_whose_words_they_are_goes_along_in_an_export(weave, people, assembled):
     people("ann").people.share(trip, "bob", writes=True)
     talk(people("bob"), trip, "I bring the tent.")
     written: list[str] = []
-    weave._system.store.export(written.append, now=weave.now())
+    weave.runtime.store.export(written.append, now=weave.now())
     turns = json.loads("".join(written))["turns"]
     assert [turn["speaker"] for turn in turns] == ["bob", "AI"]

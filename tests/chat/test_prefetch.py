@@ -102,10 +102,10 @@ def test_frames_are_read_although_the_memory_is_written_to_meanwhile(weave, monk
 def test_looking_at_what_would_wake_up_changes_nothing_in_the_memory(weave):
     window = weave.windows.create("one", settings=SMALL).id
     read(weave, window, "The heron Gerda stands in the reeds.")
-    version = weave._system.store.version()
+    version = weave.runtime.store.version()
     weave.memory.preview(window, "Gerda?", ahead=True)
     weave._ahead.settle()
-    assert weave._system.store.version() == version
+    assert weave.runtime.store.version() == version
 
 
 def test_a_busy_machine_computes_frames_only_and_an_idle_one_what_wakes_up(weave, monkeypatch):

@@ -40,7 +40,7 @@ def test_what_woke_up_and_was_used_stays_for_one_more_turn(assembled: Assembled,
     window = weave.windows.create("one", settings=settings).id
     list(weave.turns.steps(window, FACT))
     fact = ChunkKey(1, 0, Role.USER)
-    store = weave._system.store
+    store = weave.runtime.store
     dark = [ChunkMove(one.key, np.full(len(one.chunk), -1, np.float32)) for one in store.live(window)]
     store.prune(window, dark, now=datetime(2026, 5, 4, tzinfo=UTC))
     chatter(weave, window, 8)
@@ -67,13 +67,13 @@ def test_what_a_strategy_keeps_of_tokens_survives_sleep_and_restart(assembled: A
     window = weave.windows.create("one", settings={**SMALL, "strategy": "use_and_surprise"}).id
     list(weave.turns.steps(window, FACT))
     fact = ChunkKey(1, 0, Role.USER)
-    traces = weave._system.open_window(window).window.at(fact).traces
+    traces = weave.runtime.open_window(window).window.at(fact).traces
     assert traces is not None
     assert traces[0].max() > 0
     weave.chunks.sleep(window, fact)
     weave.chunks.wake(window, fact)
     again = assembled()
-    kept = again._system.open_window(window).window.at(fact).traces
+    kept = again.runtime.open_window(window).window.at(fact).traces
     assert kept is not None
     np.testing.assert_array_equal(kept, traces)
     # Another strategy keeps nothing of the kind, and works with what is there; and back.

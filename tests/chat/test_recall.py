@@ -29,7 +29,7 @@ def weave(tmp_path):
 
 
 def tag(weave, window: str, *tags: str) -> None:
-    weave._system.store.change_window(window, tags=tags, now=weave.now())
+    weave.runtime.store.change_window(window, tags=tags, now=weave.now())
 
 
 def said_in(weave, name, *, tags=(), texts=FACTS, **settings):
@@ -37,7 +37,7 @@ def said_in(weave, name, *, tags=(), texts=FACTS, **settings):
     tag(weave, window.id, *tags)
     for text in texts:
         list(weave.turns.steps(window.id, text))
-    weave._system.recall.settle(30)
+    weave.runtime.recall.settle(30)
     return window.id
 
 
@@ -182,7 +182,7 @@ def test_a_window_can_recall_from_windows_that_share_a_tag(weave):
     asking = weave.windows.create("Asking", settings={**SMALL, "memory_scope": "tags"}).id
     tag(weave, asking, "pets")
     preview = weave.memory.preview(asking, QUESTION)
-    origin = {one.key: one.window for one in weave._system.store.chunks_by_key(preview.plan.keys)}
+    origin = {one.key: one.window for one in weave.runtime.store.chunks_by_key(preview.plan.keys)}
     assert set(origin.values()) == {dogs}
     keys = woken(list(weave.turns.steps(asking, QUESTION)))
     assert keys == list(preview.plan.keys)

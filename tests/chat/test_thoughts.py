@@ -77,7 +77,7 @@ def test_a_thought_is_a_chunk_of_its_own_kind_and_sleeps_when_its_turn_is_over(a
     assert [one.key for one in context.turns[-1].chunks] == [answer.key]
     assert context.turns[-1].chunks[0].gap == PrunedGap(1, thought.tokens)
     assert context.turns[-1].chunks[0].thoughts == 1
-    assert weave._system.store.chunk(thought.key).tags == ("thought",)
+    assert weave.runtime.store.chunk(thought.key).tags == ("thought",)
 
 
 def test_the_next_turn_is_read_as_the_template_writes_past_answers(assembled, way):
@@ -119,7 +119,7 @@ def test_brightness_is_told_of_as_many_tokens_as_were_shown(assembled, way, monk
         told += isinstance(event, events.TokenGenerated)
         if isinstance(event, events.ReplyStored):
             break
-        if isinstance(event, events.BrightnessChanged) and weave._system.open_window(window).window.reply:
+        if isinstance(event, events.BrightnessChanged) and weave.runtime.open_window(window).window.reply:
             assert heard <= len(event.brightness) <= heard + told + 1
 
 
@@ -137,7 +137,7 @@ def test_a_woken_thought_is_read_again(assembled):
     weave, window = thinker(assembled, *WAYS["marks"])
     list(weave.turns.steps(window, "Hello."))
     turn = weave.windows.context(window).turns[-1].turn_id
-    thought = next(one.key for one in weave._system.store.turn(turn) if one.tags == ("thought",))
+    thought = next(one.key for one in weave.runtime.store.turn(turn) if one.tags == ("thought",))
     weave.chunks.wake(window, thought)
     seen = []
     weave.engine.answer = lambda prompt: seen.append(prompt) or "Ok."
@@ -174,7 +174,7 @@ def test_export_import_and_restart_keep_the_kind(assembled, way, tmp_path):
     weave, window = thinker(assembled, *way)
     list(weave.turns.steps(window, "Hello."))
     turn = weave.windows.context(window).turns[-1].turn_id
-    kept = [(one.key, one.tags, one.chunk.text) for one in weave._system.store.turn(turn)]
+    kept = [(one.key, one.tags, one.chunk.text) for one in weave.runtime.store.turn(turn)]
     assert sorted(tags for _, tags, _ in kept) == [(), ("thought",)]
     path = tmp_path / "export.json"
     with path.open("w") as target:
@@ -185,19 +185,19 @@ def test_export_import_and_restart_keep_the_kind(assembled, way, tmp_path):
         assert not other.verify()
     weave.close()
     again = assembled(ScriptedEngine(template=way[0]))
-    assert [(one.key, one.tags, one.chunk.text) for one in again._system.store.turn(turn)] == kept
+    assert [(one.key, one.tags, one.chunk.text) for one in again.runtime.store.turn(turn)] == kept
     assert again.windows.context(window).turns[-1].chunks[0].thoughts == 1
 
 
 def test_a_reply_that_a_killed_process_left_is_split_too(assembled, way):
     template, reply = way
     weave, window = thinker(assembled, template)
-    store, engine = weave._system.store, weave.engine
+    store, engine = weave.runtime.store, weave.engine
     ids = store.reserve(400)
     list(weave.turns.steps(window, "Hello."))
     tokens = engine.tokenize(reply)
     store.save_drafts([Draft(window, ids.assistant_turn, ids.start, None, tokens, "scripted", NOW, NOW)])
-    recover_drafts(weave._system, held=window)
+    recover_drafts(weave.runtime, held=window)
     found = {one.tags: one.chunk.text.strip() for one in store.turn(ids.assistant_turn)}
     assert found == {("cut", "thought"): THOUGHT, ("cut",): ANSWER}
 

@@ -195,7 +195,7 @@ def test_bringing_back_the_talk_of_a_memory_keeps_the_newest_exchange(assembled,
     *_, question, answer = weave.windows.context(window).turns
     for turn in (question, answer):  # as dim as can be
         for one in turn.chunks:
-            weave._system.store.save_brightness(window, [one.chunk], np.zeros(len(one.chunk), np.float32))
+            weave.runtime.store.save_brightness(window, [one.chunk], np.zeros(len(one.chunk), np.float32))
     done = weave.keepsakes.inject(window, "Keys/Lighthouse")
     assert done.woken
     assert done.slept

@@ -51,7 +51,7 @@ def test_after_a_turn_screen_memory_and_store_are_the_same(assembled):
     assert shown.gaps.whole.chunks > 0
     stored = [
         (str(one.key), one.chunk.text, one.pinned, one.brightness.tobytes())
-        for one in weave._system.store.live(window.id)
+        for one in weave.runtime.store.live(window.id)
     ]
     assert lived(weave, window.id) == stored
     assert lived(assembled(), window.id) == stored
@@ -62,7 +62,7 @@ def test_the_user_turn_is_in_the_store_before_it_is_shown(assembled):
     window = weave.windows.create("one", settings=SMALL)
     turn = weave.turns.steps(window.id, FACT)
     heard = next(event for event in turn if isinstance(event, events.MessageStored))
-    assert [record.chunk.text for record in weave._system.store.turn(heard.turn_id)] == [FACT]
+    assert [record.chunk.text for record in weave.runtime.store.turn(heard.turn_id)] == [FACT]
     assert weave.memory.search("barometer")
     turn.close()
 
@@ -173,7 +173,7 @@ def test_a_model_that_fails_leaves_the_user_turn_and_what_it_said(assembled):
     turns = weave.windows.context(window.id).turns
     assert [turn.role for turn in turns] == [Role.USER, Role.ASSISTANT]
     assert turns[1].chunks[0].chunk.text.startswith("One")
-    assert not weave._system.store.drafts(now=weave.now(), abandoned=False)
+    assert not weave.runtime.store.drafts(now=weave.now(), abandoned=False)
 
 
 def test_a_window_does_one_thing_at_a_time(assembled):

@@ -167,11 +167,11 @@ def test_a_killed_reply_is_cut_as_its_window_says(assembled):
         "fine", settings={**SMALL, "min_chunk_tokens": 4, "initial_brightness": 77}
     ).id
     text = "A few words to begin with.\n\nSome more words after them.\n\nAnd the la"
-    ids = first._system.store.reserve(100)
+    ids = first.runtime.store.reserve(100)
     tokens, now = first.engine.tokenize(text), first.now()
     draft = Draft(fine, ids.assistant_turn, ids.start, None, tokens, "scripted", now, now)
-    first._system.store.save_drafts([draft])
-    with first._system.store._db.writing() as db:  # the process that wrote it is no more
+    first.runtime.store.save_drafts([draft])
+    with first.runtime.store._db.writing() as db:  # the process that wrote it is no more
         db.execute("UPDATE drafts SET owner = 'localhost-that-was 1 1', saved = 0")
     (turn,) = assembled().windows.context(fine).turns
     assert "".join(one.chunk.text for one in turn.chunks) == text
@@ -203,7 +203,7 @@ def test_who_waits_for_a_window_goes_on_when_the_window_is_free(assembled):
     weave = assembled()
     window = weave.windows.create("one", settings=SMALL).id
     waiting = threading.Thread(target=weave.turns.wait_until_free, args=(window, 30), daemon=True)
-    with weave.turns._system.exclusive(window):
+    with weave.runtime.exclusive(window):
         waiting.start()
         waiting.join(0.2)
         assert waiting.is_alive()

@@ -166,7 +166,7 @@ def test_an_engine_that_was_let_go_of_is_not_calibrated_any_more(tmp_path, far):
         shelf.opens["faraway"].set()
         one = window(weave, "one", engine_name="faraway")
         speak(weave, one, "Hello")
-        weave._system.close_engine("faraway")
+        weave.runtime.close_engine("faraway")
         shelf.calibrates.set()
         weave.models._calibrations[-1].join(60)
         assert weave.engines.where(one).light == ""

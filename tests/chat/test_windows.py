@@ -113,15 +113,15 @@ def test_what_an_isolated_window_saves_is_explained_by_its_own_talk(tmp_path):
         list(weave.turns.steps(cats.id, "My cat is a Siamese with blue eyes."))
         weave.engine.replies += ['<tool>save_memory("Cat", "a Siamese cat")</tool>', "Saved."]
         list(weave.turns.steps(alone.id, "Save what you know of the Siamese cat."))
-        snapshot = weave._system.toolbox.tree.query("Cat", now=None).snapshot
+        snapshot = weave.runtime.toolbox.tree.query("Cat", now=None).snapshot
         assert snapshot
-        assert {weave._system.store.chunk(one.key).window for one in snapshot} == {alone.id}
-        weave._system.toolbox.tree.save("Other", "a Siamese cat", now=weave.now())
+        assert {weave.runtime.store.chunk(one.key).window for one in snapshot} == {alone.id}
+        weave.runtime.toolbox.tree.save("Other", "a Siamese cat", now=weave.now())
         said = weave.windows.context(cats.id).turns[0].chunks[0].chunk.key
-        assert said in weave._system.toolbox.tree.query("Other", now=None).keys
+        assert said in weave.runtime.toolbox.tree.query("Other", now=None).keys
         weave.engine.replies += ['<tool>inject_memory("Other")</tool>', "Nothing."]
         list(weave.turns.steps(alone.id, "Bring it back."))
-        assert said not in {one.key for one in weave._system.store.live(alone.id)}
+        assert said not in {one.key for one in weave.runtime.store.live(alone.id)}
 
 
 def test_two_windows_at_once_never_mix(assembled):
@@ -147,7 +147,7 @@ def test_two_windows_at_once_never_mix(assembled):
         assert texts
         assert all(f"speaker{number}" in text for text in texts)
     positions = [
-        record.start for w in windows for record in (one.chunk for one in weave._system.store.live(w.id))
+        record.start for w in windows for record in (one.chunk for one in weave.runtime.store.live(w.id))
     ]
     assert len(set(positions)) == len(positions)
 
@@ -162,7 +162,7 @@ def test_what_is_deleted_elsewhere_during_a_reply_is_gone_when_it_ends(assembled
     next(event for event in turn if isinstance(event, events.TokenGenerated))
     weave.chunks.delete(there.id, key)
     assert list(turn)[-1].reason == "eos"
-    assert key not in {one.key for one in weave._system.store.live(here.id)}
+    assert key not in {one.key for one in weave.runtime.store.live(here.id)}
     assert spoken(list(weave.turns.steps(here.id, "Still there?"))) == "You said: Still there?"
 
 
@@ -182,18 +182,18 @@ def test_a_killed_reply_is_there_after_the_restart_and_ids_move_on(assembled):
     first = assembled()
     window = first.windows.create("one", settings=SMALL)
     list(first.turns.steps(window.id, "Hello."))
-    ids = first._system.store.reserve(100)
+    ids = first.runtime.store.reserve(100)
     tokens = first.engine.tokenize("An answer that was never fin")
     place, now = (window.id, ids.assistant_turn, ids.start), first.now()
-    first._system.store.save_drafts([Draft(*place, None, tokens, "scripted", now, now)])
-    with first._system.store._db.writing() as db:  # the process that wrote it is no more
+    first.runtime.store.save_drafts([Draft(*place, None, tokens, "scripted", now, now)])
+    with first.runtime.store._db.writing() as db:  # the process that wrote it is no more
         db.execute("UPDATE drafts SET owner = 'localhost-that-was 1 1', saved = 0")
     second = assembled()
     last = second.windows.context(window.id).turns[-1]
     assert last.chunks[0].chunk.text == "An answer that was never fin"
     assert last.cut
     assert not any(turn.cut for turn in second.windows.context(window.id).turns[:-1])
-    assert second._system.store.drafts(now=second.now(), abandoned=False) == []
+    assert second.runtime.store.drafts(now=second.now(), abandoned=False) == []
     heard = of(events.MessageStored, list(second.turns.steps(window.id, "Go on.")))[0]
     assert heard.turn_id > ids.assistant_turn
 
@@ -201,11 +201,11 @@ def test_a_killed_reply_is_there_after_the_restart_and_ids_move_on(assembled):
 def test_a_killed_reply_waits_for_a_store_that_is_busy_at_the_restart(assembled, monkeypatch):
     first = assembled()
     window = first.windows.create("one", settings=SMALL)
-    ids = first._system.store.reserve(100)
+    ids = first.runtime.store.reserve(100)
     tokens = first.engine.tokenize("An answer that was never fin")
     place, now = (window.id, ids.assistant_turn, ids.start), first.now()
-    first._system.store.save_drafts([Draft(*place, None, tokens, "scripted", now, now)])
-    with first._system.store._db.writing() as db:
+    first.runtime.store.save_drafts([Draft(*place, None, tokens, "scripted", now, now)])
+    with first.runtime.store._db.writing() as db:
         db.execute("UPDATE drafts SET owner = 'localhost-that-was 1 1', saved = 0")
     with monkeypatch.context() as patched:
         patched.setattr(SqliteStore, "append", refusing(StoreBusy("Another process held it.")))
@@ -320,7 +320,7 @@ def test_another_model_reads_the_same_text_in_its_own_tokens(assembled):
     assert [(key, text) for key, text, _, _ in lived(second, window.id)] == before
     chunk = second.windows.context(window.id).turns[0].chunks[0].chunk
     assert len(chunk) == len(FACT) != chunk.span
-    stored = second._system.store
+    stored = second.runtime.store
     assert {one.tokenizer for one in stored.live(window.id)} == {"scripted"}  # looking stores nothing
     assert spoken(list(second.turns.steps(window.id, "Hello."))) == "You said: Hello."
     assert {one.tokenizer for one in stored.live(window.id)} == {"letters"}
@@ -537,8 +537,8 @@ def test_stored_settings_never_make_a_window_unusable(assembled, shared):
     weave = assembled()
     window = weave.windows.create("one", settings=SMALL)
     newer = {**SMALL, "later": {"any": "thing"}, "temperature": -1, "top_p": 0.5}
-    weave._system.store.change_window(window.id, now=weave.now(), settings=newer)
-    with weave._system.store._db.writing() as db:
+    weave.runtime.store.change_window(window.id, now=weave.now(), settings=newer)
+    with weave.runtime.store._db.writing() as db:
         db.execute(
             "INSERT INTO settings (key, value, modified) VALUES ('windows', ?, 0)", (json.dumps(shared),)
         )

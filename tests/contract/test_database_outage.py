@@ -27,7 +27,7 @@ def away(server):
 @pytest.fixture
 def weave(address, folder):
     weave = build_weave(Options(data=folder, store=address, engine="scripted", embedder="off"))
-    weave._system.store._db._pool.timeout = 0.3  # nobody comes
+    weave.runtime.store._db._pool.timeout = 0.3  # nobody comes
     yield weave
     weave.close()
 
@@ -81,7 +81,7 @@ def test_a_reply_that_is_written_meanwhile_is_stored_when_the_database_is_back(w
     assert "cannot be reached" in told(ReplyNotStored)[0].sentence
     server.start()
     assert until(lambda: told(TurnEnded))
-    reply = weave._system.store.turn(begun.heard.reply_turn)
+    reply = weave.runtime.store.turn(begun.heard.reply_turn)
     assert b"".join(one.chunk.tokens.raw for one in reply).endswith(b"Tell me of the sea.")
 
 

@@ -279,7 +279,7 @@ def test_a_reply_can_be_stopped_through_any_server(servers):
 def test_a_server_that_was_taken_over_ends_its_reply_with_a_sentence(servers):
     one, other = servers
     window = one.windows.create("talk").id
-    fleet = one._system.store.fleet
+    fleet = one.runtime.store.fleet
     fleet.term, fleet._renew = 0.3, lambda raw: None
     one.engine.answer = lambda prompt: "word " * 400
     one.engine.pause = lambda: time.sleep(0.01)
@@ -293,7 +293,7 @@ def test_a_server_that_was_taken_over_ends_its_reply_with_a_sentence(servers):
     assert [turn.turn_id for turn in page.turns][:2] == [begun.heard.turn_id, begun.heard.reply_turn]
     assert page.turns[1].cut
     assert len(page.turns) == 4
-    assert other._system.store.verify() == []
+    assert other.runtime.store.verify() == []
 
 
 def _expires(store) -> int:
@@ -417,7 +417,7 @@ def test_a_page_that_is_opened_in_the_middle_of_a_reply_follows_it_too(servers):
     one, other = servers
     window = one.windows.create("talk").id
     talk = Paced(servers, other.turns.hub(window), window)  # nobody watches when the news come
-    store = one._system.store
+    store = one.runtime.store
     assert until(lambda: (draft := store.draft_in(window)) and len(draft.tokens) >= 20)
     assert until(lambda: len(talk.shown()) == 20)
     talk.allowed = 40
@@ -430,7 +430,7 @@ def test_a_reply_of_a_server_that_falls_silent_becomes_a_turn_for_those_who_watc
     monkeypatch.setattr(remote_replies, "SILENCE_TIMEOUT", 0.2)
     assert until(lambda: len(paced.shown()) == 20)
     shown = "".join(paced.shown())
-    paced.one._system.store.fleet._renew = lambda raw: None
+    paced.one.runtime.store.fleet._renew = lambda raw: None
     _expire(paced.other)
     assert until(lambda: paced.told(TurnFailed))
     assert "does not answer any more" in paced.told(TurnFailed)[0].sentence
@@ -444,8 +444,8 @@ def test_a_server_that_was_late_goes_on_with_its_reply_while_somebody_watches_el
     assert until(lambda: len(paced.shown()) == 20)
     _expire(paced.other)
     followed = paced.other.turns.remote_replies._followed[paced.window]
-    paced.one._system.store.fleet._renewed = 0.0  # it is heard of again a moment later
-    assert until(lambda: paced.other._system.store.fleet.written(paced.window))
+    paced.one.runtime.store.fleet._renewed = 0.0  # it is heard of again a moment later
+    assert until(lambda: paced.other.runtime.store.fleet.written(paced.window))
     assert until(lambda: followed.silent is None)
     paced.allowed = 1_000
     assert until(paced.ended)
@@ -457,7 +457,7 @@ def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(pa
     assert until(lambda: len(paced.shown()) == 20)
     followed = paced.other.turns.remote_replies._followed[paced.window]
     before = len(paced.told(TokenGenerated))
-    with paced.other._system.held_if_free(paced.window) as free:
+    with paced.other.runtime.held_if_free(paced.window) as free:
         assert free
         paced.allowed = 40
         assert until(lambda: followed.count >= 40)
@@ -467,7 +467,7 @@ def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(pa
 
 def test_who_speaks_while_something_is_told_is_not_refused(servers, monkeypatch):
     monkeypatch.setattr(system_module, "LOCK_WAIT", 20.0)
-    system, inside = servers[0]._system, threading.Event()
+    system, inside = servers[0].runtime, threading.Event()
     window = servers[0].windows.create("talk").id
 
     def tell() -> None:
@@ -485,7 +485,7 @@ def test_who_speaks_while_something_is_told_is_not_refused(servers, monkeypatch)
 
 def test_news_are_heard_and_a_server_is_closed_while_a_look_waits_for_the_database(paced, monkeypatch):
     assert until(lambda: len(paced.shown()) == 20)
-    here, store = paced.other.turns.remote_replies, paced.other._system.store
+    here, store = paced.other.turns.remote_replies, paced.other.runtime.store
     asked, go_on, written = threading.Event(), threading.Event(), store.fleet.written
 
     def slow(window: str) -> bool:
@@ -509,14 +509,14 @@ def test_a_reply_of_a_model_with_another_tokenizer_is_left_alone(paced, monkeypa
     here, engine = paced.other.turns.remote_replies, paced.other.engine
     assert until(lambda: len(paced.shown()) == 20)
     monkeypatch.setattr(engine, "_info", replace(engine.info, tokenizer="another"))
-    fleet = paced.one._system.store.fleet
+    fleet = paced.one.runtime.store.fleet
     renew, fleet._renew = fleet._renew, lambda raw: None
     _expire(paced.other)
     assert until(lambda: not here._followed)
-    assert paced.other._system.store.draft_in(paced.window)
+    assert paced.other.runtime.store.draft_in(paced.window)
     assert not paced.told(TurnFailed)
     fleet._renew, fleet._renewed = renew, 0.0
-    assert until(lambda: paced.other._system.store.fleet.written(paced.window))
+    assert until(lambda: paced.other.runtime.store.fleet.written(paced.window))
     assert paced.shown() == []
 
 
@@ -530,7 +530,7 @@ def test_an_end_is_told_only_when_what_was_shown_is_stored(paced, monkeypatch):
 
     monkeypatch.setattr(remote_replies, "recover_drafts", refused_twice)
     assert until(lambda: len(paced.shown()) == 20)
-    paced.one._system.store.fleet._renew = lambda raw: None
+    paced.one.runtime.store.fleet._renew = lambda raw: None
     _expire(paced.other)
     assert until(lambda: paced.told(TurnFailed))
     assert tries == [0, 0, 0]
@@ -538,5 +538,5 @@ def test_an_end_is_told_only_when_what_was_shown_is_stored(paced, monkeypatch):
 
 
 def _expire(weave) -> None:
-    with weave._system.store._db.writing() as db:
+    with weave.runtime.store._db.writing() as db:
         db.raw.execute("UPDATE leases SET expires = 0")

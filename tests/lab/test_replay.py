@@ -138,10 +138,10 @@ def test_what_the_user_does_between_turns_is_replayed(tmp_path: Path) -> None:
 
 def test_a_capture_goes_on_after_a_restart_and_ends_at_its_size(tmp_path: Path) -> None:
     talked = Talked(tmp_path, {}, TOLD[:2])
-    recording = talked.weave._system.recording(talked.window, talked.weave.windows.settings(talked.window))
+    recording = talked.weave.runtime.recording(talked.window, talked.weave.windows.settings(talked.window))
     assert isinstance(recording, CaptureWriter)
     again = CaptureWriter(recording.folder, HEADS, heads="retrieval", most=1_000)
-    talked.weave._system._recorders = dict.fromkeys(talked.weave._system._recorders, again)
+    talked.weave.runtime._recorders = dict.fromkeys(talked.weave.runtime._recorders, again)
     talked.say(TOLD[2])
     assert len(list(talked.recording)) == 3
     again.most = 0

@@ -53,5 +53,5 @@ def test_it_remembers_what_it_is_asked_to(weave: Weave) -> None:
     turn = list(weave.turns.steps(window, "Please remember that my cat is called Mooncake."))
     assert not of(events.ToolCalled, turn)
     assert [one.change for one in of(events.MemoryChanged, turn)] == ["saved"]
-    saved = [f"{entry.path} {entry.content}" for entry in weave._system.store.entries()]
+    saved = [f"{entry.path} {entry.content}" for entry in weave.runtime.store.entries()]
     assert any("Mooncake" in one for one in saved), saved

@@ -112,7 +112,7 @@ def never(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Surpris
 
 
 def sleeps(weave: Weave, window: str, key: ChunkKey) -> None:
-    for one in weave._system.store.deletion_of(key):
+    for one in weave.runtime.store.deletion_of(key):
         weave.chunks.sleep(window, one)
 
 

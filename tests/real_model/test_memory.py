@@ -57,7 +57,7 @@ def ask(weave: Weave, window: str, key: ChunkKey) -> None:
         if isinstance(event, events.TokenGenerated):  # the model has read its context and begins to answer
             keys = live(weave, window)
             assert key in keys
-            assert keys == sorted(keys, key=lambda one: weave._system.store.chunk(one).chunk.start)
+            assert keys == sorted(keys, key=lambda one: weave.runtime.store.chunk(one).chunk.start)
             assert FACT in read_by(weave, window)
             return
     raise AssertionError("The model said nothing.")
@@ -96,8 +96,8 @@ def test_thanks_wakes_nothing_and_what_is_spoken_of_does(tmp_path: Path):
         window = weave.windows.create("one").id
         for text in (FACT, "The bus to town leaves at nine.", "I planted tomatoes behind the shed."):
             list(weave.turns.steps(window, text))
-        assert isinstance(weave._system.recall, MemorySearch)
-        assert weave._system.recall.settle(60)
+        assert isinstance(weave.runtime.recall, MemorySearch)
+        assert weave.runtime.recall.settle(60)
         for key in live(weave, window):
             weave.chunks.sleep(window, key)
         for small in ("Thanks!", "ok", "Hmm.", "Tell me more.", "What is the capital of Mongolia?"):
@@ -105,7 +105,7 @@ def test_thanks_wakes_nothing_and_what_is_spoken_of_does(tmp_path: Path):
         woken = weave.memory.preview(
             window, "Which of my relatives looks after the beacon on the coast?"
         ).plan.keys
-        assert [weave._system.store.chunk(key).chunk.text for key in woken][:1] == [FACT]
+        assert [weave.runtime.store.chunk(key).chunk.text for key in woken][:1] == [FACT]
         weave.windows.change_settings({"relevance_floor": 0})
         assert weave.memory.preview(window, "Hmm.").plan.chunks
 
@@ -123,8 +123,8 @@ def test_nonsense_finds_nothing_and_a_question_in_other_words_does(tmp_path: Pat
         )
         for text in texts:
             list(weave.turns.steps(window, text))
-        assert isinstance(weave._system.recall, MemorySearch)
-        assert weave._system.recall.settle(60)
+        assert isinstance(weave.runtime.recall, MemorySearch)
+        assert weave.runtime.recall.settle(60)
         for nonsense in ("xqzt wvbn plorf", "asdfghjkl", "blorp the fnord"):
             assert not weave.memory.search(nonsense), nonsense
             assert not weave.memory.preview(window, nonsense).near, nonsense

@@ -44,7 +44,7 @@ def test_a_thought_streams_apart_is_stored_as_one_and_sleeps_after_its_turn(talk
     assert (thought.thought, answer.thought) == (True, False)
     assert [one.key for event in of(events.ChunksPruned, turn) for one in event.chunks] == [thought.key]
     assert of(events.ChunksPruned, turn)[0].chunks[0].why == PruneReason.TURN_OVER
-    assert weave._system.store.chunk(thought.key).tags == ("thought",)
+    assert weave.runtime.store.chunk(thought.key).tags == ("thought",)
     again = list(weave.turns.steps(window, SAID))
     assert told(again, thought=False).strip() == "".join(ANSWER)
     assert of(events.PrefillFinished, again)[0].rebuilt == ""

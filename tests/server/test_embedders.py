@@ -188,14 +188,14 @@ def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
         window = weave.windows.create("Old")
         for i in range(20):
             list(weave.turns.steps(window.id, f"Sentence {i} of the old embedder."))
-        weave._system.recall.settle(30)
+        weave.runtime.recall.settle(30)
         now = weave.now()
-        other = weave._system.store.begin_generation("another embedder", 8, now=now)
-        wanted = weave._system.store.wanted(other.id, 1000)
-        weave._system.store.add_vectors(
+        other = weave.runtime.store.begin_generation("another embedder", 8, now=now)
+        wanted = weave.runtime.store.wanted(other.id, 1000)
+        weave.runtime.store.add_vectors(
             other.id, wanted, np.eye(8, dtype=np.float32)[np.zeros(len(wanted.numbers), int)]
         )
-        weave._system.store.complete_generation(other.id, now=now)
+        weave.runtime.store.complete_generation(other.id, now=now)
     service = Service(lambda progress: build_weave(options))
     service.begin().join()
     with serve_in_thread(service) as address, httpx.Client(base_url=address, timeout=30) as client:

@@ -48,7 +48,7 @@ def test_files_in_passing_lie_nameless_beside_the_memory(client, service, window
     say(client, window, "Not into the RAM.")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))  # the system's folder is not asked
     folder = service.weave.memory.folder
-    store = service.weave._system.store
+    store = service.weave.runtime.store
     seen, import_open_file = [], store.import_open_file
     before = {path.name for path in folder.iterdir()}
 

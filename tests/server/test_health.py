@@ -78,7 +78,7 @@ def test_a_server_whose_memory_is_gone_is_not_ready(client, service, monkeypatch
         raise StoreError("The memory cannot be reached.")
 
     assert client.get("/readyz").status_code == 200
-    monkeypatch.setattr(service.weave._system.store, "sequence", fail)
+    monkeypatch.setattr(service.weave.runtime.store, "sequence", fail)
     answer = client.get("/readyz")
     assert (answer.status_code, answer.text) == (503, "The memory cannot be reached.\n")
     assert client.get("/healthz").status_code == 200

@@ -59,13 +59,13 @@ def test_no_said_word_is_in_the_log_whatever_fails(tmp_path, log, monkeypatch):
 
         monkeypatch.setattr(weave.engine, "pause", fails)
         assert say(client, window, SECRET)[-1].name == "failed"
-        monkeypatch.setattr(weave._system.store, "windows", fails)
+        monkeypatch.setattr(weave.runtime.store, "windows", fails)
         assert httpx.get(f"{address}/api/windows").status_code == 500
 
         def breaks(*_: object, **__: object) -> None:
             raise StoreError(f"{SECRET} cannot be stored.")
 
-        monkeypatch.setattr(weave._system.store, "windows", breaks)
+        monkeypatch.setattr(weave.runtime.store, "windows", breaks)
         assert httpx.get(f"{address}/api/windows").status_code == 500
         text = httpx.get(f"{address}/metrics").text
     service.close()

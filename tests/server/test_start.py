@@ -98,7 +98,7 @@ def test_a_server_that_ends_while_loading_lets_go_of_what_comes_late(tmp_path):
 
 
 def test_a_defect_in_a_request_is_a_500_in_the_one_shape(service, client, monkeypatch, caplog):
-    monkeypatch.setattr(service.weave._system.store, "windows", lambda **_: 1 / 0)
+    monkeypatch.setattr(service.weave.runtime.store, "windows", lambda **_: 1 / 0)
     answer = client.get("/api/windows")
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "internal"

@@ -258,7 +258,7 @@ def test_who_hears_that_a_turn_is_over_may_speak_at_once(client, window, service
 
     def told(event):
         if isinstance(event, TurnEnded):
-            free.append(not service.weave._system._locks[window].locked())
+            free.append(not service.weave.runtime._locks[window].locked())
         return publish(event)
 
     monkeypatch.setattr(hub, "publish", told)

@@ -42,7 +42,7 @@ def test_null_empties_a_setting_of_a_new_window_as_it_does_of_an_old_one(client,
 
 def test_a_window_with_settings_of_a_newer_version_is_listed_with_those_that_hold(client, service, window):
     newer = {"top_k": 7, "a_later_one": {"any": ["thing"]}, "temperature": 99}
-    service.weave._system.store.change_window(window, now=service.weave.now(), settings=newer)
+    service.weave.runtime.store.change_window(window, now=service.weave.now(), settings=newer)
     told = {one["id"]: one for one in client.get("/api/windows").json()["windows"]}[window]
     holds = {"memory_scope": "window", "top_k": 7}
     assert told["settings"] == holds

@@ -37,7 +37,7 @@ def live_in(house, page):
 
 @pytest.mark.parametrize("reply", ["Your cat is called Mochi.", "I am a lamp."])
 def test_the_first_steps_tell_that_the_users_message_was_pruned_and_returned_when_it_was(house, show, reply):
-    house.service.weave._system.use_calibration(house.engine, ONE_HEAD)
+    house.service.weave.runtime.use_calibration(house.engine, ONE_HEAD)
     page = show(view="conversation", form="rendered")
     steps = pruned_first_steps(page)
     expect(steps).to_contain_text("pruned, your message about the cat among them")
@@ -64,7 +64,7 @@ def test_the_first_steps_tell_that_the_users_message_was_pruned_and_returned_whe
 
 
 def test_the_first_steps_do_not_claim_what_did_not_happen(house, show):
-    house.service.weave._system.use_calibration(house.engine, PENDING)
+    house.service.weave.runtime.use_calibration(house.engine, PENDING)
     page = show()
     steps = pruned_first_steps(page)
     house.replies.append("It is blue.")

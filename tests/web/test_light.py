@@ -168,7 +168,7 @@ def test_nothing_is_said_under_an_answer_that_used_no_memory(house, show):
 
 
 def test_what_was_pasted_in_the_same_message_is_a_source_of_the_answers_words(house, show):
-    house.service.weave._system.use_calibration(house.engine, ONE_HEAD)
+    house.service.weave.runtime.use_calibration(house.engine, ONE_HEAD)
     looking_at(house, b" la", b"nte", b"rn")
     window = house.window(max_context_tokens=0, timestamps=False)
     house.say(window, "What does this do?\n\ndef lamp(): return 'a lantern'", "It names a lantern.")
@@ -250,7 +250,7 @@ def test_nothing_is_said_of_memories_that_the_answer_did_not_use(house, show):
 
 def test_before_the_model_is_calibrated_an_answer_does_not_claim_that_it_used_nothing(house, show):
     window = told(house)
-    house.service.weave._system.use_calibration(house.engine, PENDING)
+    house.service.weave.runtime.use_calibration(house.engine, PENDING)
     page = show(window)
     house.replies.append("She is Mochi.")
     say(page, "How do you do?")

@@ -198,7 +198,7 @@ def test_what_was_said_on_this_page_is_dimmed_when_it_is_pruned_and_not_when_it_
 
 def test_the_context_shows_text_of_other_windows_where_its_dates_say(house, show):
     """Also if it arrived later than what was said here, as imported text does."""
-    system = house.service.weave._system
+    system = house.service.weave.runtime
     now, clock = system.now, {"shift": timedelta()}
     system.now = lambda: now() + clock["shift"]
     here = house.window("Here", max_context_tokens=0)
