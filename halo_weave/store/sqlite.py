@@ -60,6 +60,14 @@ def _check_word_index(db: Connection) -> Iterator[Fault]:
 CHECKS: dict[str, Check] = {"file": _check_file, "word index": _check_word_index}
 
 
+def _size(file: Path) -> int:
+    """Bytes of a file; 0 if there is none. SQLite deletes its log when the last connection closes."""
+    try:
+        return file.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 class SqliteWords(StoreHandle):
     @server_only
     def search_terms(
@@ -323,7 +331,7 @@ class SqliteDatabase:
 
     def size(self) -> int:
         files = (self.path, self.path.with_name(self.path.name + "-wal"))
-        return sum(file.stat().st_size for file in files if file.exists())
+        return sum(map(_size, files))
 
     def vacuum(self) -> None:
         """Give the space of what was wiped back to the disk. While others use the memory, it is kept for later."""
@@ -445,7 +453,7 @@ class SqliteDatabase:
     def _wal_usable(self) -> bool:
         """Readers share an index of the log. In a read-only folder it cannot be made; without a log it is not needed."""
         log = self.path.with_name(self.path.name + "-wal")
-        return (log.exists() and log.stat().st_size > 0) or os.access(self.path.parent, os.W_OK)
+        return _size(log) > 0 or os.access(self.path.parent, os.W_OK)
 
     def _take(self) -> SqliteConnection:
         self._check_same_file()

@@ -19,6 +19,6 @@ def test_the_types_of_the_page_are_made_from_the_description_as_it_is_now():
 def test_an_answer_an_event_and_a_field_that_may_be_missing_have_their_types():
     types = (ROOT / "halo_weave" / "web" / "types.d.ts").read_text()
     assert '"GET /api/windows/{window_id}/context": ' in types
-    assert "    woken: " in types
+    assert "    resurrected: ResurrectedEvent;" in types
     assert '    confirm: "delete everything";' in types  # of a body
     assert "    system_prompt?: string | null;" in types  # may be left out
