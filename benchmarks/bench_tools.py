@@ -77,7 +77,7 @@ class _Talk:
     def say(self, text: str) -> list[events.TurnEvent]:
         turn = list(self.weave.turns.steps(self.window, text))
         for live in [one.key for one in self.weave._system.store.live(self.window)]:
-            self.weave.chunks.sleep(self.window, live)
+            self.weave.chunks.prune(self.window, live)
         return turn
 
 

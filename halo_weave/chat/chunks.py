@@ -99,7 +99,7 @@ class Chunks:
         self._system.window(window_id)
         self._system.store.add_negative_feedback(key, asked, now=self._system.now())
 
-    def unmark_wrong(self, window_id: str, key: ChunkKey) -> None:
+    def remove_negative_feedback(self, window_id: str, key: ChunkKey) -> None:
         """All marks of the chunk as a wrong memory are taken back."""
         self._system.window(window_id)
         self._system.store.add_negative_feedback(key, None, now=self._system.now())
@@ -113,16 +113,16 @@ class Chunks:
         with self._system.exclusive_change(window_id):
             self._system.store.unpin(window_id, key, now=self._system.now())
 
-    def sleep(self, window_id: str, key: ChunkKey) -> None:
+    def prune(self, window_id: str, key: ChunkKey) -> None:
         with self._system.exclusive_change(window_id):
             self._system.open_window_to_change(window_id).prune_by_user(key, now=self._system.now())
 
-    def wake(self, window_id: str, key: ChunkKey) -> Injection:
+    def resurrect(self, window_id: str, key: ChunkKey) -> Injection:
         """It returns to its place, and is pinned; with its question or answer, and the first chunk of its turn."""
         with self._system.exclusive_change(window_id):
             return resurrect_for_user(self._asleep(window_id, key), key, now=self._system.now())
 
-    def wake_again(self, window_id: str, key: ChunkKey) -> ResurrectedChunk:
+    def undo_prune(self, window_id: str, key: ChunkKey) -> ResurrectedChunk:
         """Putting it to sleep by hand is taken back: it is as it was before, pinned only if it was."""
         with self._system.exclusive_change(window_id):
             open_window = self._asleep(window_id, key)

@@ -54,7 +54,7 @@ class OpenDraft:
         self._failed = False
         self._lost: LeaseLost | None = None  # nothing more of it can be saved
 
-    def said(self) -> None:
+    def token_added(self) -> None:
         """The reply has grown by a token, which may be shown when this returns. LeaseLost: it goes on nowhere."""
         if self._lost:
             raise self._lost

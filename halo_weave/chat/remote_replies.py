@@ -59,7 +59,7 @@ class RemoteReplies:
         self._thread: Thread | None = None
         self._ending = Event()
 
-    def hear(self, window_id: str) -> None:
+    def on_window_changed(self, window_id: str) -> None:
         """Another server has changed a window: if somebody watches it here and a reply comes, it is followed.
 
         Asks the store nothing: the thread that hears this also renews leases.

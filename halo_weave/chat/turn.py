@@ -112,7 +112,7 @@ class Turn:
         self._brightness_sent = 0.0  # when, by the performance counter
         open_window.window.recording = runtime.recording(open_window.record.id, self.settings)
         self.recorder: TurnRecorder = open_window.window.recording or NullRecorder()
-        self.attribution = AttributionTracker(open_window.calibration, asked=True)
+        self.attribution = AttributionTracker(open_window.calibration, include_question=True)
         self.attention = AttentionTracker(open_window, self.attribution, self.recorder)
 
     def run(self) -> Iterator[events.TurnEvent]:
@@ -176,7 +176,7 @@ class Turn:
             self.open_window.reply = ReplyParser(
                 start,
                 self.engine.facts.marks,
-                calls=self.native_tools.finder(tools),
+                calls=self.native_tools.call_splitter(tools),
                 calls_end=bool(self.client.tools),
             )
         self.draft = self.runtime.drafts.begin(
@@ -378,8 +378,8 @@ class Turn:
             for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
                 with self.open_window.guard:
                     self.attention.attribute_token(None)
-                    self.open_window.window.say(id, piece)
-                    settled = self.reply.resume(id, piece, kind)
+                    self.open_window.window.append_reply_token(id, piece)
+                    settled = self.reply.add_earlier_token(id, piece, kind)
                 yield from self._token_events(settled)
 
     def _generate_reply(self, ids: Reservation) -> Iterator[events.TurnEvent]:
@@ -399,7 +399,7 @@ class Turn:
                         yield step
                     case PrefillResult():
                         yield self._prefill_done(step)
-                    case Step() if calls and not self.native_tools.goes_on(step.piece):
+                    case Step() if calls and not self.native_tools.continues_calls(step.piece):
                         break
                     case Step():
                         settled = self._add_token(step)
@@ -409,13 +409,13 @@ class Turn:
                         yield from self._client_tool_calls()
                         calls += self._native_calls() if rounds else []
                     case LateAttention():
-                        self.attention.see(step)
+                        self.attention.observe_late_row(step)
                     case GenerationEnd():
                         self.reason = step.reason
                         if step.cached is not None:
                             self.stats.update(cached=step.cached, prompted=step.prompted or 0)
                         if not calls and (not self.stats["called"] or self._has_answer()):
-                            self.attention.end(step.row)
+                            self.attention.end_reply(step.row)
                             return
                 if calls and (detector or not self.native_tools.several):
                     break
@@ -496,7 +496,7 @@ class Turn:
     def _prefill_done(self, read: PrefillResult) -> events.PrefillFinished:
         self.stats.update(reused=read.reused, restored=read.restored, computed=read.computed)
         self.timer.reading += read.seconds
-        self.attention.learn(read)
+        self.attention.observe_prefill(read)
         return events.PrefillFinished(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
     def _add_token(self, step: Step) -> list[ReplyToken]:
@@ -510,11 +510,11 @@ class Turn:
             else:
                 fault = row.fault(len(window)) if row is not None else None
             self.attention.attribute_token(None if fault else row)
-            window.say(step.id, step.piece, step.surprisal)
+            window.append_reply_token(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
             self.reply.tokens[-1].surprisal, self.reply.tokens[-1].likely = step.surprisal, step.likely
         self.stats["tokens"] += 1
-        self.draft.said()
+        self.draft.token_added()
         return settled
 
     def _token_events(self, tokens: Iterable[ReplyToken]) -> Iterator[events.TurnEvent]:
@@ -539,7 +539,7 @@ class Turn:
         """Brightness of all live tokens that were shown: tokens of the reply may be held back."""
         window = self.open_window.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.BrightnessChanged(window.shown()[: len(window) - held], self.attribution.lit)
+        return events.BrightnessChanged(window.shown()[: len(window) - held], self.attribution.token_use)
 
     # Tools
 
@@ -553,7 +553,7 @@ class Turn:
         calls, self.reply.calls = self.reply.calls, []
         assert self.toolbox is not None or not calls
         if calls:
-            self.native_tools.called(self.reply.rest)
+            self.native_tools.note_call(self.reply.rest)
         return [(self.toolbox.native_call(call.name, call.arguments), call) for call in calls if self.toolbox]
 
     def _use_tools(
@@ -572,10 +572,10 @@ class Turn:
             if plan:
                 yield from self._resurrect_for_tool(plan)
         made = [native for _, native in calls if native]
-        parts = self.native_tools.answered(made, answers) if made else None
+        parts = self.native_tools.format_results(made, answers) if made else None
         for kind, text in parts or [("answer", f"\n{text}\n") for text in answers]:
             yield from self._add_tool_output(kind, text, ids)
-        self.reply.answered()
+        self.reply.end_tool_calls()
         if parts:
             marks = self.engine.facts.marks
             self.reply.begin(marks is not None and marks.opened_by(parts[-1][1]))
@@ -590,9 +590,9 @@ class Turn:
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             with self.open_window.guard:
                 self.attention.attribute_token(None)
-                window.say(int(answer.ids[i]), piece)
-                settled = self.reply.add(int(answer.ids[i]), piece, kind)
-            self.draft.said()
+                window.append_reply_token(int(answer.ids[i]), piece)
+                settled = self.reply.add_inserted_token(int(answer.ids[i]), piece, kind)
+            self.draft.token_added()
             yield from self._token_events(settled)
 
     def _plan_injection_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> InjectionPlan:

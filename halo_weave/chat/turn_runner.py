@@ -56,19 +56,19 @@ OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar", "li
 class TurnAccepted:
     """The user's words are stored, and a reply to them comes. The turn's events are those after `before`."""
 
-    heard: MessageStored | RegenerationStarted
+    first_event: MessageStored | RegenerationStarted
     before: str
 
 
 class Turns(Branches):
     """`weave.turns`: what is said, and what is told of it."""
 
-    def __init__(self, system: Runtime, ahead: Prefetcher) -> None:
-        self._system, self._ahead = system, ahead
+    def __init__(self, system: Runtime, prefetcher: Prefetcher) -> None:
+        self._system, self._prefetcher = system, prefetcher
         self._lock = Lock()
         self._threads: dict[str, Thread] = {}  # the latest of each window
         self._running: dict[str, Turn] = {}
-        self._last: dict[str, Mapping[str, Any]] = {}
+        self._last_stats: dict[str, Mapping[str, Any]] = {}
         self.totals = Totals()
         self._documents = Documents(system)
         self.remote_replies = RemoteReplies(system)
@@ -79,7 +79,7 @@ class Turns(Branches):
         other._system, other._documents = system, Documents(system)
         return other
 
-    def say(
+    def send_message(
         self,
         window_id: str,
         text: str,
@@ -87,14 +87,14 @@ class Turns(Branches):
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
         after: int | None = None,
-        terms: ClientOptions | None = None,
+        client_options: ClientOptions | None = None,
         overrides: RecallOverrides = NO_OVERRIDES,
         documents: Sequence[Document] = (),
     ) -> Future[TurnAccepted]:
         """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
 
         `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
-        one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `terms`: what
+        one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `client_options`: what
         another program wants to hold for this reply. `overrides`: what is to be resurrected for it, and what not. `documents` become
         turns of their own, right before the words.
         """
@@ -102,18 +102,18 @@ class Turns(Branches):
         def make_request() -> TurnRequest:
             attached = self._documents.checked(documents, window_id) if documents else ()
             request = self._saying(window_id, text, stop, after)
-            return replace(request, client=terms, overrides=overrides, documents=attached)
+            return replace(request, client=client_options, overrides=overrides, documents=attached)
 
         return self._begin(window_id, make_request, sampling)
 
-    def answer(
+    def regenerate(
         self,
         window_id: str,
         turn_id: int | None = None,
         *,
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
-        terms: ClientOptions | None = None,
+        client_options: ClientOptions | None = None,
         opening: tuple[tuple[ReplyKind, Tokens], ...] = (),
     ) -> Future[TurnAccepted]:
         """A reply to words that have none, or another reply; the former one stays in the record.
@@ -123,23 +123,25 @@ class Turns(Branches):
 
         def make_request() -> TurnRequest:
             return replace(
-                regenerate_request(self._system, window_id, turn_id, stop), client=terms, opening=opening
+                regenerate_request(self._system, window_id, turn_id, stop),
+                client=client_options,
+                opening=opening,
             )
 
         return self._begin(window_id, make_request, sampling)
 
-    def go_on(
+    def continue_reply(
         self,
         window_id: str,
         *,
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
-        terms: ClientOptions | None = None,
+        client_options: ClientOptions | None = None,
     ) -> Future[TurnAccepted]:
         """The last reply goes on where it ended. The shorter one stays in the record."""
 
         def make_request() -> TurnRequest:
-            return replace(continue_request(self._system, window_id, stop), client=terms)
+            return replace(continue_request(self._system, window_id, stop), client=client_options)
 
         return self._begin(window_id, make_request, sampling)
 
@@ -155,7 +157,7 @@ class Turns(Branches):
         """The turn says something else. Words of the user's are answered; for others there is no future to wait for."""
         turn = self._system.store.turn_record(turn_id)
         if turn.role is Role.USER:
-            return self.say(window_id, text, sampling=sampling, stop=stop, after=turn.parent or 0)
+            return self.send_message(window_id, text, sampling=sampling, stop=stop, after=turn.parent or 0)
         self.replace(window_id, turn_id, storable_text(text))
         return None
 
@@ -204,7 +206,7 @@ class Turns(Branches):
             finally:
                 del system.busy_windows[window_id], self._running[window_id]
         if request.client is None:  # what another program will send begins as it likes
-            self._ahead.request(window_id, speaker=request.speaker)
+            self._prefetcher.request(window_id, speaker=request.speaker)
 
     def wait_until_free(self, window_id: str, timeout: float) -> None:
         """Wait until nothing is said or changed in a window."""
@@ -217,9 +219,9 @@ class Turns(Branches):
             if isinstance(numbered.event, TurnEnded | TurnFailed):
                 return
 
-    def polled(self, window_id: str, after: str) -> Iterator[WindowEvent | None]:
+    def poll(self, window_id: str, after: str) -> Iterator[WindowEvent | None]:
         """The same without waiting: None where nothing has come yet."""
-        for numbered in self.hub(window_id).polled(after, lambda: None):
+        for numbered in self.hub(window_id).poll(after, lambda: None):
             yield None if numbered is None else numbered.event
             if numbered is not None and isinstance(numbered.event, TurnEnded | TurnFailed):
                 return
@@ -262,7 +264,7 @@ class Turns(Branches):
             return
         self._system.on_remote_change(news)
         if news.event == "changed" and news.window is not None:
-            self.remote_replies.hear(news.window)
+            self.remote_replies.on_window_changed(news.window)
 
     def generating(self) -> list[str]:
         return self._system.readable(list(self._running))
@@ -272,9 +274,9 @@ class Turns(Branches):
         """Turns of which the model has not said anything yet."""
         return sum(not turn.stats["tokens"] for turn in list(self._running.values()))
 
-    def last(self, window_id: str) -> Mapping[str, Any]:
+    def last_stats(self, window_id: str) -> Mapping[str, Any]:
         """What the window's last turn came to."""
-        return self._last.get(window_id, {})
+        return self._last_stats.get(window_id, {})
 
     def close(self) -> None:
         """Let go of those who watch, stop every reply, and wait until what was said is stored."""
@@ -323,7 +325,7 @@ class Turns(Branches):
                 empty = empty or (isinstance(event, ReplyStored) and again and not event.chunks)
             if hub is not None and ended is not None:
                 # Only now is the window free: whoever hears this may speak at once.
-                self._last[window_id] = ended.stats
+                self._last_stats[window_id] = ended.stats
                 self.totals.add_turn(ended.stats)
                 log.info("A turn ended.", extra={"figures": {"window": window_id, **ended.stats}})
                 hub.publish(ended)

@@ -65,15 +65,15 @@ class Weave:
         self._system.listed, self._system.open_other = engine_list, open_other
         if silent is not None:
             self._system.use_token_counter(silent)
-        self._ahead = Prefetcher(self._system)
-        self.turns = Turns(self._system, self._ahead)
+        self._prefetcher = Prefetcher(self._system)
+        self.turns = Turns(self._system, self._prefetcher)
         self.models = Models(self._system, self.turns, open_model, calibrate, remember_model)
         self.engines = Engines(self._system, engine_list)
         self.windows = Windows(self._system, self.turns)
         self.documents = Documents(self._system)
         self.presets = Presets(self._system)
         self.chunks = Chunks(self._system)
-        self.memory = Memory(self._system, embed_anew, self._ahead)
+        self.memory = Memory(self._system, embed_anew, self._prefetcher)
         self.keepsakes = MemoryTools(self._system)
         self.library = McpMemory(self._system)
         self.people = People(store, now, changed=self._system.publish_changed)
@@ -116,7 +116,7 @@ class Weave:
         """Stop what is being written and let go of everything. What was said so far is kept."""
         self.models.close()
         self.memory.close()
-        self._ahead.close()
+        self._prefetcher.close()
         self.turns.close()
         self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
         self._system.close()

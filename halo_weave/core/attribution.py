@@ -101,9 +101,9 @@ class AttributionTracker:
     `asked`: what was said in the question is a source, too, beside what came before it, if the model has retrieval heads.
     """
 
-    def __init__(self, calibration: Calibration, *, asked: bool = False) -> None:
+    def __init__(self, calibration: Calibration, *, include_question: bool = False) -> None:
         self.calibration = calibration
-        self._asked = asked and bool(calibration.heads)
+        self._asked = include_question and bool(calibration.heads)
         self._asked_shares = np.zeros(0)  # of the question's chunks, not in `_asked_sums` yet
         self._asked_sums: defaultdict[ChunkKey, float] = defaultdict(float)
         self._asked_mass = 0.0
@@ -117,22 +117,24 @@ class AttributionTracker:
         self._mass = 0.0
         self._opening: AttentionRow | None = None  # the row that chose the first token
         self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
-        self.lit: Floats = np.zeros(0, np.float32)  # what each token before the exchange gave so far
+        self.token_use: Floats = np.zeros(0, np.float32)  # what each token before the exchange gave so far
 
-    def read(self, rows: Sequence[AttentionRow], before: int) -> None:
+    def observe_prefill(self, rows: Sequence[AttentionRow], before: int) -> None:
         """The question was read: what each token before it gets anyway."""
         if rows and not self.calibration.heads:
             self._usual = np.mean([row.tokens[:before] for row in rows], axis=0)
 
-    def say(self, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int) -> None:
+    def add_token(
+        self, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
+    ) -> None:
         """The reply's next token and what was looked at to say it; None: a tool said it, or nothing is known.
 
         `exchange`: the turn that is answered; what came before it can be a source.
         """
         self._tokens.append(())
-        self.see(len(self._tokens) - 1, row, chunks, offsets, exchange)
+        self.add_late_row(len(self._tokens) - 1, row, chunks, offsets, exchange)
 
-    def see(
+    def add_late_row(
         self, place: int, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
     ) -> None:
         """What was looked at to say one of the tokens, if that is known only later."""
@@ -152,7 +154,7 @@ class AttributionTracker:
         if self._opening is not None and place == 1:
             self._tokens[0], self._opening = self._tokens[1], None
 
-    def end(self, row: AttentionRow) -> None:
+    def end_reply(self, row: AttentionRow) -> None:
         """The model has ended the reply: what its last token looked at."""
         if not self._tokens or row.tokens.size < int(self._offsets[len(self._shares)]):
             return
@@ -199,7 +201,9 @@ class AttributionTracker:
         self._mass += mass
         self._shares += np.add.reduceat(shares, self._offsets[:count])
         given = shares * np.float32(mass)
-        self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
+        self.token_use = (
+            self.token_use + given if len(self.token_use) == before else given
+        )  # what woke meanwhile begins anew
         return tuple(_strongest(np.concatenate([given, asked]), self._chunks, self._offsets))
 
     def _look_at_question(self, row: AttentionRow, first: int) -> Floats:

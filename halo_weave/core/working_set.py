@@ -291,7 +291,7 @@ class WorkingSet:
         if self.recording:
             self.recording.note("begin_reply", turn_id, start, answers)
 
-    def say(self, token_id: int, piece: bytes, surprisal: float = np.nan) -> None:
+    def append_reply_token(self, token_id: int, piece: bytes, surprisal: float = np.nan) -> None:
         """The reply's next token, and how little the model expected it, if that is known."""
         if not self.reply:
             raise BadInput("No reply is being written.")

@@ -89,7 +89,7 @@ FILLER = (
 
 
 def load_or_calibrate(
-    engine: Engine, folder: Path, progress: Progress, *, anew: bool = False, shared: Path | None = None
+    engine: Engine, folder: Path, progress: Progress, *, force: bool = False, shared: Path | None = None
 ) -> Calibration:
     """The calibration of the engine's model: as it was stored, or made now and stored in the folder.
 
@@ -100,11 +100,11 @@ def load_or_calibrate(
         return blind
     if (shadow_model := _shadow_model_of(engine)) is not None:
         return _of_shadow_model(
-            shadow_model, load_or_calibrate(shadow_model, folder, progress, anew=anew, shared=shared)
+            shadow_model, load_or_calibrate(shadow_model, folder, progress, force=force, shared=shared)
         )
     try:
         places = _files(engine, folder, shared, progress)
-        stored = [None if anew else _read_file(place) for place in places]
+        stored = [None if force else _read_file(place) for place in places]
         found = next((one for one in stored if one), None) or calibrate(engine, progress)
         for place, known in zip(places, stored, strict=True):
             if known is None:

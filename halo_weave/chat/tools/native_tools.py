@@ -19,10 +19,10 @@ class NativeTools:
     """The calls of one reply. A message may hold several: what the model writes after one may become another."""
 
     def __init__(self, engine: Engine, prompt_builder: PromptBuilder, effort: str | None) -> None:
-        self._engine, self._scribe, self._effort = engine, prompt_builder, effort
+        self._engine, self._prompt_builder, self._effort = engine, prompt_builder, effort
         self._after = b""  # what the model has written after its last call
 
-    def finder(self, tools: Sequence[Mapping[str, Any]]) -> ToolCallSplitter | None:
+    def call_splitter(self, tools: Sequence[Mapping[str, Any]]) -> ToolCallSplitter | None:
         """Finds calls of these tools in a reply; None if the template has no format for them."""
         facts = self._engine.facts
         if facts.tools is None or not tools:
@@ -30,7 +30,7 @@ class NativeTools:
         prompt = generation_prompt(self._engine, self._effort)
         return ToolCallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
 
-    def called(self, rest: str) -> None:
+    def note_call(self, rest: str) -> None:
         """A call was made; `rest` came with its last token."""
         self._after = rest.encode()
 
@@ -39,7 +39,7 @@ class NativeTools:
         """Whether the template writes several calls one after the other."""
         return bool(self._between)
 
-    def goes_on(self, piece: bytes) -> bool:
+    def continues_calls(self, piece: bytes) -> bool:
         """Whether the next token still belongs to the calls."""
         text, between = _squashed(self._after + piece), self._between
         if not between.startswith(text) and not text.startswith(between):
@@ -47,7 +47,7 @@ class NativeTools:
         self._after += piece
         return True
 
-    def answered(self, calls: Sequence[NativeCall], answers: Sequence[str]) -> Parts | None:
+    def format_results(self, calls: Sequence[NativeCall], answers: Sequence[str]) -> Parts | None:
         """What follows the calls, as the template writes it: all answers together, or each by itself."""
         together = self._round_trip(calls, answers)
         if together or len(calls) == 1:
@@ -60,7 +60,7 @@ class NativeTools:
 
         None if the template has no such form.
         """
-        facts, tools = self._engine.facts, self._scribe.tools
+        facts, tools = self._engine.facts, self._prompt_builder.tools
         talk = [ChatMessage("user", "a"), ChatMessage("assistant", "", calls=tuple(calls))]
         talk += [ChatMessage("tool", text, answers=call) for call, text in zip(calls, answers, strict=True)]
         pieces = self._engine.chat(talk, effort=self._effort, tools=tools).pieces
@@ -85,7 +85,7 @@ class NativeTools:
 
     @cached_property
     def _between(self) -> bytes:
-        return _squashed(_between_calls(self._engine, self._scribe, self._effort).encode())
+        return _squashed(_between_calls(self._engine, self._prompt_builder, self._effort).encode())
 
 
 def _between_calls(engine: Engine, prompt_builder: PromptBuilder, effort: str | None) -> str:
