@@ -11,7 +11,10 @@ from halo_weave.engines.base import LateAttention, PrefillResult
 
 
 class AttentionTracker:
-    """`prompt`: what the model reads now."""
+    """Passes the attention rows and the surprisal of a turn on to the working set, the attribution and the recorder.
+
+    `prompt`: the prompt of the current generation; it maps the engine's rows to live tokens.
+    """
 
     prompt: WindowPrompt
 
@@ -19,7 +22,7 @@ class AttentionTracker:
         self.open_window, self.use, self.recording = open_window, use, recording
 
     def observe_prefill(self, read: PrefillResult) -> None:
-        """What was seen while the prompt was read."""
+        """Use the rows and the surprisal of the user turn, which the engine captured during prefill."""
         window = self.open_window.window
         surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
         if surprisal is not None and window.reply is not None and window.reply.answers is not None:
@@ -36,7 +39,7 @@ class AttentionTracker:
             window.observe_rows(rows)
 
     def observe_late_row(self, seen: LateAttention) -> None:
-        """What a reader saw, later than the words that it is about."""
+        """Use rows of earlier tokens of the reply, which a shadow model has captured meanwhile."""
         window = self.open_window.window
         assert window.reply is not None
         assert window.reply.answers is not None
@@ -52,14 +55,14 @@ class AttentionTracker:
                 window.observe_reply_surprisal(place, word.surprisal)
 
     def end_reply(self, row: AttentionRow | None) -> None:
-        """The model has ended the reply: what its last token looked at."""
+        """Use the row of the reply's last token, which is known when generation ends."""
         row = None if row is None else self.prompt.whole(row)
         if row is not None and row.fault(len(self.open_window.window)) is None:
             self.recording.last_row(row)
             self.use.end_reply(row)
 
     def attribute_token(self, row: AttentionRow | None) -> None:
-        """What the reply's next token was taken from; None: a tool said it, or nothing is known."""
+        """Add the sources of the reply's next token; None: the program inserted the token, or there is no row."""
         window = self.open_window.window
         assert window.reply is not None
         assert window.reply.answers is not None

@@ -92,13 +92,13 @@ def _shares_by_heads(
 
 
 class AttributionTracker:
-    """Adds up the use of one reply, token by token.
+    """Adds up, token by token, how much of each chunk one reply used.
 
-    What counts is where the reply's own tokens looked. Its first token was chosen by the template's last words, which look
-    at other beginnings of replies: that row counts only if there is no other, and the first token has the sources
-    of the second, which it chose itself.
+    Only rows of the reply's own tokens count. The row that chose the first token belongs to the last token of the template,
+    which looks at the beginnings of other replies. So that row counts only if there is no other, and the first token gets the
+    sources of the second one.
 
-    `asked`: what was said in the question is a source, too, beside what came before it, if the model has retrieval heads.
+    `include_question`: chunks of the question are sources, too, if the model has retrieval heads.
     """
 
     def __init__(self, calibration: Calibration, *, include_question: bool = False) -> None:
@@ -120,14 +120,14 @@ class AttributionTracker:
         self.token_use: Floats = np.zeros(0, np.float32)  # what each token before the exchange gave so far
 
     def observe_prefill(self, rows: Sequence[AttentionRow], before: int) -> None:
-        """The question was read: what each token before it gets anyway."""
+        """Prefill is done: without retrieval heads, note how much attention each earlier token gets whatever is generated."""
         if rows and not self.calibration.heads:
             self._usual = np.mean([row.tokens[:before] for row in rows], axis=0)
 
     def add_token(
         self, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
     ) -> None:
-        """The reply's next token and what was looked at to say it; None: a tool said it, or nothing is known.
+        """Add the reply's next token and the row that chose it; None: the program inserted the token, or there is no row.
 
         `exchange`: the turn that is answered; what came before it can be a source.
         """
@@ -137,7 +137,7 @@ class AttributionTracker:
     def add_late_row(
         self, place: int, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
     ) -> None:
-        """What was looked at to say one of the tokens, if that is known only later."""
+        """Use the row of an earlier token of the reply, which is known only now."""
         if chunks is not self._chunks:
             self._add_up()
             self._chunks = chunks
@@ -155,7 +155,7 @@ class AttributionTracker:
             self._tokens[0], self._opening = self._tokens[1], None
 
     def end_reply(self, row: AttentionRow) -> None:
-        """The model has ended the reply: what its last token looked at."""
+        """Use the row of the reply's last token, which is known when generation ends."""
         if not self._tokens or row.tokens.size < int(self._offsets[len(self._shares)]):
             return
         sources = self._look(row)
@@ -203,7 +203,7 @@ class AttributionTracker:
         given = shares * np.float32(mass)
         self.token_use = (
             self.token_use + given if len(self.token_use) == before else given
-        )  # what woke meanwhile begins anew
+        )  # after a resurrection the sum begins again
         return tuple(_strongest(np.concatenate([given, asked]), self._chunks, self._offsets))
 
     def _look_at_question(self, row: AttentionRow, first: int) -> Floats:
