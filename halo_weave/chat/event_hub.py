@@ -147,7 +147,7 @@ class EventHub:
                     yield numbered
 
     def poll(self, after: str | None, look: Callable[[], object]) -> Iterator[NumberedEvent | None]:
-        """The same without waiting: None where nothing has come yet. `look` is called before each look."""
+        """Like `follow`, but yields None instead of waiting when there is no new event. `look` is called before each look."""
         place = self.place(after)
         while True:
             look()

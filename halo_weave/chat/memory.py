@@ -187,7 +187,7 @@ class Memory:
         tag: str = "",
         only: SearchFilter = NO_FILTER,
     ) -> tuple[list[SearchResult], int]:
-        """What a turn would resurrect within a budget, in the order of the plan, and what it costs."""
+        """What a turn with this text would resurrect within a token budget, in the order of the plan, and its tokens."""
         system, text = self._system, storable_text(text)
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:

@@ -103,10 +103,10 @@ class AttributionTracker:
 
     def __init__(self, calibration: Calibration, *, include_question: bool = False) -> None:
         self.calibration = calibration
-        self._asked = include_question and bool(calibration.heads)
-        self._asked_shares = np.zeros(0)  # of the question's chunks, not in `_asked_sums` yet
-        self._asked_sums: defaultdict[ChunkKey, float] = defaultdict(float)
-        self._asked_mass = 0.0
+        self._include_question = include_question and bool(calibration.heads)
+        self._question_shares = np.zeros(0)  # of the question's chunks, not in `_question_sums` yet
+        self._question_sums: defaultdict[ChunkKey, float] = defaultdict(float)
+        self._question_mass = 0.0
         self._usual: Floats | None = None
         self._sums: defaultdict[ChunkKey, float] = defaultdict(float)
         self._starts: dict[ChunkKey, int] = {}
@@ -142,8 +142,10 @@ class AttributionTracker:
             self._add_up()
             self._chunks = chunks
             self._shares = np.zeros(sum(chunk.key.turn_id < exchange for chunk in chunks))
-            asked = sum(chunk.key.turn_id == exchange for chunk in chunks) if self._asked else 0
-            self._asked_shares = np.zeros(asked)
+            from_question = (
+                sum(chunk.key.turn_id == exchange for chunk in chunks) if self._include_question else 0
+            )
+            self._question_shares = np.zeros(from_question)
         self._offsets = offsets  # also of a token that nothing is known of: the last row may come next
         if row is None or row.tokens.size < int(offsets[len(self._shares)]):
             return
@@ -169,7 +171,7 @@ class AttributionTracker:
             self._tokens[0] = self._look(opening)
         self._add_up()
         shares: dict[ChunkKey, float] = {}
-        for sums, mass in ((self._sums, self._mass), (self._asked_sums, self._asked_mass)):
+        for sums, mass in ((self._sums, self._mass), (self._question_sums, self._question_mass)):
             total, mean = sum(sums.values()) or 1.0, mass / max(1, self._looked)
             shares |= {key: mean * share / total for key, share in sums.items()}
         named = {key for sources in self._tokens for key, _, _ in sources}
@@ -193,9 +195,9 @@ class AttributionTracker:
         self._looked += 1
         count = len(self._shares)
         before = int(self._offsets[count])
-        asked = self._look_at_question(row, count)
+        from_question = self._look_at_question(row, count)
         if not before:
-            return tuple(_strongest(asked, self._chunks, self._offsets))
+            return tuple(_strongest(from_question, self._chunks, self._offsets))
         usual = self._usual if self._usual is not None and len(self._usual) == before else None
         shares, mass = shares_before(row, before, self.calibration, usual)
         self._mass += mass
@@ -204,19 +206,19 @@ class AttributionTracker:
         self.token_use = (
             self.token_use + given if len(self.token_use) == before else given
         )  # after a resurrection the sum begins again
-        return tuple(_strongest(np.concatenate([given, asked]), self._chunks, self._offsets))
+        return tuple(_strongest(np.concatenate([given, from_question]), self._chunks, self._offsets))
 
     def _look_at_question(self, row: AttentionRow, first: int) -> Floats:
         """Count what a row took from the question, whose chunks begin at a place; what each of its tokens gave."""
-        count = len(self._asked_shares)
+        count = len(self._question_shares)
         if not count or not _has_heads(row, self.calibration):
             return np.zeros(0, np.float32)
         offsets = self._offsets[first : first + count + 1]
         if row.tokens.size < int(offsets[-1]):
             return np.zeros(0, np.float32)
         shares, mass = _shares_by_heads(row, int(offsets[0]), int(offsets[-1]), self.calibration)
-        self._asked_mass += mass
-        self._asked_shares += np.add.reduceat(shares, offsets[:-1] - offsets[0])
+        self._question_mass += mass
+        self._question_shares += np.add.reduceat(shares, offsets[:-1] - offsets[0])
         return shares * np.float32(mass)
 
     def _add_up(self) -> None:
@@ -224,11 +226,13 @@ class AttributionTracker:
         for chunk, share in zip(self._chunks, self._shares.tolist(), strict=False):
             self._sums[chunk.key] += share
             self._starts[chunk.key] = chunk.start
-        for chunk, share in zip(self._chunks[len(self._shares) :], self._asked_shares.tolist(), strict=False):
-            self._asked_sums[chunk.key] += share
+        for chunk, share in zip(
+            self._chunks[len(self._shares) :], self._question_shares.tolist(), strict=False
+        ):
+            self._question_sums[chunk.key] += share
             self._starts[chunk.key] = chunk.start
         self._shares[:] = 0
-        self._asked_shares[:] = 0
+        self._question_shares[:] = 0
 
 
 def _strongest(
