@@ -116,7 +116,7 @@ def _saved(weave: Weave) -> dict[str, Any]:
 
 
 def _noted(weave: Weave) -> str:
-    return json.dumps(weave.keepsakes.notes.latest(now=weave.now()), default=str).lower()
+    return json.dumps(weave.memory_tools.notes.latest(now=weave.now()), default=str).lower()
 
 
 def _tell(form: str, said: str, answered: str) -> None:

@@ -74,7 +74,7 @@ class Weave:
         self.presets = Presets(self._system)
         self.chunks = Chunks(self._system)
         self.memory = Memory(self._system, embed_anew, self._prefetcher)
-        self.keepsakes = MemoryTools(self._system)
+        self.memory_tools = MemoryTools(self._system)
         self.library = McpMemory(self._system)
         self.people = People(store, now, changed=self._system.publish_changed)
         self.now = now
@@ -95,7 +95,7 @@ class Weave:
         own.memory = self.memory.within(system)
         own.windows = Windows(system, own.turns)
         own.documents, own.presets = Documents(system), Presets(system)
-        own.chunks, own.keepsakes = Chunks(system), MemoryTools(system)
+        own.chunks, own.memory_tools = Chunks(system), MemoryTools(system)
         own.library, own.engines = McpMemory(system), self.engines.within(system)
         own.people = People(
             whole.store, self.now, changed=whole.publish_changed, person=person, reached=system.store
@@ -123,7 +123,7 @@ class Weave:
 
 
 class MemoryTools:
-    """`weave.keepsakes`."""
+    """`weave.memory_tools`: the AI's notes and structured memory."""
 
     def __init__(self, system: Runtime) -> None:
         self._system = system

@@ -36,7 +36,7 @@ class TokenSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What a reply took from what was said before it. The shares of chunks add up to 1 with `nothing`."""
+    """How much of a reply came from each earlier chunk. These shares and `nothing` add up to 1."""
 
     chunks: tuple[ChunkShare, ...]  # largest share first
     nothing: float  # came from nothing in particular or from the reply itself
@@ -117,7 +117,7 @@ class AttributionTracker:
         self._mass = 0.0
         self._opening: AttentionRow | None = None  # the row that chose the first token
         self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
-        self.token_use: Floats = np.zeros(0, np.float32)  # what each token before the exchange gave so far
+        self.token_use: Floats = np.zeros(0, np.float32)  # by earlier token, its part in the reply so far
 
     def observe_prefill(self, rows: Sequence[AttentionRow], before: int) -> None:
         """Prefill is done: without retrieval heads, note how much attention each earlier token gets whatever is generated."""

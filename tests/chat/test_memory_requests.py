@@ -184,7 +184,7 @@ def test_what_is_kept_is_explained_only_by_what_its_owner_may_read(tmp_path):
         )
         own = weave.of(ann).windows.create("Own", settings=ROOMY).id
         list(weave.of(ann).turns.steps(own, "Please remember that I like the harbour festival and the boat."))
-        tree = weave.of(ann).keepsakes.tree
+        tree = weave.of(ann).memory_tools.tree
         (path,) = tree.paths()
         explained = tree.query(path, now=None).keys
         assert explained

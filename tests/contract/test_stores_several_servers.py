@@ -499,7 +499,7 @@ def test_news_are_heard_and_a_server_is_closed_while_a_look_waits_for_the_databa
     monkeypatch.setattr(store.fleet, "written", slow)
     try:
         assert asked.wait(20)
-        heard = threading.Thread(target=lambda: (here.hear(paced.window), here.close()))
+        heard = threading.Thread(target=lambda: (here.on_window_changed(paced.window), here.close()))
         heard.start()
         heard.join(20)
         assert not heard.is_alive()

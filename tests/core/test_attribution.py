@@ -120,7 +120,7 @@ def test_what_counts_is_where_the_tokens_of_the_reply_looked_not_the_words_befor
     longer = AttributionTracker(HEADS)
     longer.add_token(looked({0: 1.0}, {0: 1.0}), CHUNKS, OFFSETS, 5)
     longer.add_token(looked({5: 1.0}, {5: 1.0}), CHUNKS, OFFSETS, 5)
-    longer.end(looked({9: 1.0}, {9: 1.0}))
+    longer.end_reply(looked({9: 1.0}, {9: 1.0}))
     use = longer.whole()
     assert [(str(one.key), round(one.share, 3)) for one in use.chunks] == [("3.0.user", 0.5)]
     assert [[one.offset for one in sources] for sources in use.tokens] == [[1], [1]]

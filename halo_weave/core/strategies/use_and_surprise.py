@@ -40,8 +40,8 @@ class UseAndSurprise(Strategy):
 
     traces: ClassVar[tuple[str, ...]] = ("surprisal", "use", "usual")
     ignores: ClassVar[Mapping[str, str]] = {
-        "resurrection_brightness": "what wakes up is as bright as it was surprising and as it was used.",
-        "score_current_turn": "a reply's own tokens are lit by their surprise when it is done.",
+        "resurrection_brightness": "the brightness of a resurrected chunk follows from its surprisal and its use.",
+        "score_current_turn": "the tokens of a reply get brightness from their surprisal when the reply is complete.",
     }
 
     question_penalty: float = setting(
