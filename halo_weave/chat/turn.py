@@ -217,7 +217,7 @@ class Turn:
             yield self._prune_chunks(plan, before_turn=True)
 
     def _attach_documents(self, user: int) -> Iterator[events.TurnEvent]:
-        """Store the documents before the message. They are live as a whole if the context has room, else only their beginnings."""
+        """Store the documents before the message. If the context has no room for all of them, only their beginnings are live."""
         cost = document_cost(self.open_window, self.request.documents)
         whole = cost <= recall_room(self.open_window, user, given=True)
         yield from self._prune_to_fit(user + cost if whole else user)
@@ -393,7 +393,7 @@ class Turn:
                 yield from self._token_events(settled)
 
     def _generate_reply(self, ids: Reservation) -> Iterator[events.TurnEvent]:
-        """Generate the reply and run the tools that it calls. A tool's output becomes part of the reply, and generation continues."""
+        """Generate the reply and run the tools that it calls. A tool's output becomes part of the reply."""
         rounds = self.settings.tool_rounds
         while True:
             detector = (

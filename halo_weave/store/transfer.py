@@ -141,9 +141,10 @@ def _write_rows(db: Connection, table: Table, rows: Sequence[Row]) -> None:
 def transfer_memory(
     source: SqlStore, place: Path | str, *, progress: Progress = silent
 ) -> list[VerifyFinding]:
-    """Copy the memory to another folder or database, which must be empty. The source stays unchanged: nobody can write to it meanwhile.
+    """Copy the memory to another folder or database, which must be empty.
 
-    Returns what `verify` finds in the copy; these faults are in the source, too.
+    The source stays unchanged, and nobody can write to it meanwhile. Returns what `verify` finds in the copy; these faults are in
+    the source, too.
     """
     name = source.stats().id
     opened = _database(str(place), name) if "://" in str(place) else _file(Path(place), name)

@@ -94,7 +94,8 @@ class UseAndSurprise(Strategy):
         for row in rows:
             shares, _ = shares_before(row, before, self.calibration, usual)
             np.maximum(most, np.add.reduceat(shares, sight.offsets[:count]), out=most)
-        # An equal share for each chunk is no use: otherwise the first chunks of a conversation, with few others, would seem used most.
+        # An equal share for each chunk counts as no use: otherwise the first chunks of a conversation would be the most used,
+        # since they share the attention with few others.
         used = np.maximum(0, (most * count - 1) / (count - 1))
         if "brightness" in sight.noted and not (used > figures.use[:count]).any():
             return sight.light  # no chunk was used more than before
