@@ -77,7 +77,7 @@ class _Talk:
     def say(self, text: str) -> list[events.TurnEvent]:
         turn = list(self.weave.turns.steps(self.window, text))
         for live in [one.key for one in self.weave.runtime.store.live(self.window)]:
-            self.weave.chunks.sleep(self.window, live)
+            self.weave.chunks.prune(self.window, live)
         return turn
 
 
@@ -116,7 +116,7 @@ def _saved(weave: Weave) -> dict[str, Any]:
 
 
 def _noted(weave: Weave) -> str:
-    return json.dumps(weave.keepsakes.notes.latest(now=weave.now()), default=str).lower()
+    return json.dumps(weave.memory_tools.notes.latest(now=weave.now()), default=str).lower()
 
 
 def _tell(form: str, said: str, answered: str) -> None:

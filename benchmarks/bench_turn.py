@@ -229,9 +229,9 @@ def measure(weave: Weave, chunks: int, rounds: int, rng: np.random.Generator) ->
                 break
             key, cost = say_elsewhere(weave, archive, f"{name}, {topic}: so begins the story. {prose(80)}")
             if case == "resident":  # it was live here before, and sleeps
-                weave.chunks.wake(window, key)
+                weave.chunks.resurrect(window, key)
                 say_with_room(weave, window, "Go on.", 1)
-                weave.chunks.sleep(window, key)
+                weave.chunks.prune(window, key)
                 say_with_room(weave, window, "Something else now.", 1)
             one = say_with_room(weave, window, text, cost, typed=case == "typed")
             if key in one.woken:
@@ -276,7 +276,7 @@ def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: boo
     weave.windows.change(window, settings={"resurrection_budget": quota})
     if typed:
         weave.memory.preview(window, text, ahead=True)
-    weave._ahead.settle()
+    weave._prefetcher.settle()
     if isinstance(weave.engine, LlamaEngine):
         weave.engine.scheduler.settle()
     return turn(weave, window, text)

@@ -125,13 +125,13 @@ class TrialConversation:
                 self._read(event, prompt, user, tally, before)
             elif isinstance(event, Step):
                 row = prompt.whole(event.row)
-                tally.say(row, self.window.chunks, self.window.offsets, user)
+                tally.add_token(row, self.window.chunks, self.window.offsets, user)
                 for window in self.windows.values():
                     if window.strategy.capture.reply:
                         window.update(row)
-                    window.say(event.id, event.piece, event.surprisal)
+                    window.append_reply_token(event.id, event.piece, event.surprisal)
             elif isinstance(event, GenerationEnd) and (row := prompt.whole(event.row)):
-                tally.end(row)
+                tally.end_reply(row)
         for window in self.windows.values():
             made = window.end_reply()
         for name in question.names:
@@ -153,7 +153,7 @@ class TrialConversation:
         self, read: PrefillResult, prompt: WindowPrompt, user: int, tally: AttributionTracker, before: int
     ) -> None:
         rows = [row for row in map(prompt.whole, read.rows) if row]
-        tally.read(rows, before)
+        tally.observe_prefill(rows, before)
         for window in self.windows.values():
             if read.surprisal is not None:
                 window.observe_surprisal(user, prompt.whole_surprisal(read.surprisal))

@@ -291,11 +291,11 @@ def _open_shadow_model(options: Options, name: str | None, progress: Progress) -
 
 
 def calibrate_engine(
-    options: Options, engine: Engine, progress: Progress = _silent, *, anew: bool = False
+    options: Options, engine: Engine, progress: Progress = _silent, *, force: bool = False
 ) -> Calibration:
     """The retrieval heads of the engine's model, found once for each model file."""
     folder, shared = _calibration_folders(options)
-    return load_or_calibrate(engine, folder, progress, anew=anew, shared=shared)
+    return load_or_calibrate(engine, folder, progress, force=force, shared=shared)
 
 
 def _stored_calibration(options: Options, engine: Engine, progress: Progress) -> Calibration | None:

@@ -11,15 +11,18 @@ from halo_weave.engines.base import LateAttention, PrefillResult
 
 
 class AttentionTracker:
-    """`prompt`: what the model reads now."""
+    """Passes the attention rows and the surprisal of a turn on to the working set, the attribution and the recorder.
+
+    `prompt`: the prompt of the current generation; it maps the engine's rows to live tokens.
+    """
 
     prompt: WindowPrompt
 
     def __init__(self, open_window: OpenWindow, use: AttributionTracker, recording: TurnRecorder) -> None:
         self.open_window, self.use, self.recording = open_window, use, recording
 
-    def learn(self, read: PrefillResult) -> None:
-        """What was seen while the prompt was read."""
+    def observe_prefill(self, read: PrefillResult) -> None:
+        """Use the rows and the surprisal of the user turn, which the engine captured during prefill."""
         window = self.open_window.window
         surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
         if surprisal is not None and window.reply is not None and window.reply.answers is not None:
@@ -30,37 +33,37 @@ class AttentionTracker:
             if window.reply
             else 0
         )
-        self.use.read(rows, before)
+        self.use.observe_prefill(rows, before)
         self.recording.rows(rows, window.reply.answers if window.reply else None, surprisal)
         if window.strategy.capture.reading:
             window.observe_rows(rows)
 
-    def see(self, seen: LateAttention) -> None:
-        """What a reader saw, later than the words that it is about."""
+    def observe_late_row(self, seen: LateAttention) -> None:
+        """Use rows of earlier tokens of the reply, which a shadow model has captured meanwhile."""
         window = self.open_window.window
         assert window.reply is not None
         assert window.reply.answers is not None
         with self.open_window.guard:
             if seen.read is not None:
-                self.learn(seen.read)
+                self.observe_prefill(seen.read)
             for word in seen.words:
                 place = word.label - window.reply.start
                 row = self.prompt.later(word.row, len(window))
                 fault = window.update(row) if window.strategy.capture.reply else None
                 chunks, offsets = window.chunks, window.offsets
-                self.use.see(place, None if fault else row, chunks, offsets, window.reply.answers)
+                self.use.add_late_row(place, None if fault else row, chunks, offsets, window.reply.answers)
                 window.observe_reply_surprisal(place, word.surprisal)
 
-    def end(self, row: AttentionRow | None) -> None:
-        """The model has ended the reply: what its last token looked at."""
+    def end_reply(self, row: AttentionRow | None) -> None:
+        """Use the row of the reply's last token, which is known when generation ends."""
         row = None if row is None else self.prompt.whole(row)
         if row is not None and row.fault(len(self.open_window.window)) is None:
             self.recording.last_row(row)
-            self.use.end(row)
+            self.use.end_reply(row)
 
     def attribute_token(self, row: AttentionRow | None) -> None:
-        """What the reply's next token was taken from; None: a tool said it, or nothing is known."""
+        """Add the sources of the reply's next token; None: the program inserted the token, or there is no row."""
         window = self.open_window.window
         assert window.reply is not None
         assert window.reply.answers is not None
-        self.use.say(row, window.chunks, window.offsets, window.reply.answers)
+        self.use.add_token(row, window.chunks, window.offsets, window.reply.answers)

@@ -37,8 +37,8 @@ class Explanation:
     history: tuple[ChunkEvent, ...]  # newest first
     uses: tuple[ChunkUse, ...]  # the replies that took something from it, newest first
     use: Attribution | None  # what the reply that it belongs to took from chunks
-    woken: int = 0  # how often it woke up, in all windows
-    tags: tuple[str, ...] = ()  # the tags of the person who asks
+    woken: int = 0  # how often it was resurrected, in all windows
+    tags: tuple[str, ...] = ()  # the tags of the current person
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Deletion:
 
 
 class Chunks:
-    """`weave.chunks`."""
+    """`weave.chunks`: what a user can do with one chunk of a window."""
 
     def __init__(self, system: Runtime) -> None:
         self._system = system
@@ -86,26 +86,26 @@ class Chunks:
         )
 
     def tag(self, window_id: str, key: ChunkKey, tags: Sequence[str]) -> tuple[str, ...]:
-        """These are its tags from now on. They belong to whoever gives them, and nobody else sees them."""
+        """Replace the tags of the chunk. Each person has tags of their own; nobody else sees them."""
         self._system.window(window_id)
         self._system.store.tag_chunk(key, checked_tags(tags), now=self._system.now())
         return self._system.store.chunk_tags([key]).get(key, ())
 
     def add_negative_feedback(self, window_id: str, key: ChunkKey, question: str) -> None:
-        """It is the wrong memory for this question: it does not wake up for questions like it."""
-        asked = storable_text(question).strip()
-        if not asked:
+        """Note that the chunk is the wrong memory for this question: it is not resurrected for similar questions."""
+        query = storable_text(question).strip()
+        if not query:
             raise BadInput("Say which question it is the wrong memory for.")
         self._system.window(window_id)
-        self._system.store.add_negative_feedback(key, asked, now=self._system.now())
+        self._system.store.add_negative_feedback(key, query, now=self._system.now())
 
-    def unmark_wrong(self, window_id: str, key: ChunkKey) -> None:
-        """All marks of the chunk as a wrong memory are taken back."""
+    def remove_negative_feedback(self, window_id: str, key: ChunkKey) -> None:
+        """Remove all negative feedback about the chunk."""
         self._system.window(window_id)
         self._system.store.add_negative_feedback(key, None, now=self._system.now())
 
     def pin(self, window_id: str, key: ChunkKey) -> None:
-        """It is shown as bright as new, and never falls asleep. What it earned stays known, for when it is unpinned."""
+        """A pinned chunk is never pruned, and is shown as bright as a new one. Its own brightness returns when it is unpinned."""
         with self._system.exclusive_change(window_id):
             self._system.store.pin(window_id, key, now=self._system.now())
 
@@ -113,22 +113,21 @@ class Chunks:
         with self._system.exclusive_change(window_id):
             self._system.store.unpin(window_id, key, now=self._system.now())
 
-    def sleep(self, window_id: str, key: ChunkKey) -> None:
+    def prune(self, window_id: str, key: ChunkKey) -> None:
+        """Prune the chunk by hand."""
         with self._system.exclusive_change(window_id):
             self._system.open_window_to_change(window_id).prune_by_user(key, now=self._system.now())
 
-    def wake(self, window_id: str, key: ChunkKey) -> Injection:
-        """It returns to its place, and is pinned; with its question or answer, and the first chunk of its turn."""
+    def resurrect(self, window_id: str, key: ChunkKey) -> Injection:
+        """Resurrect and pin the chunk; its question or answer and the first chunk of its turn are resurrected, too."""
         with self._system.exclusive_change(window_id):
             return resurrect_for_user(self._asleep(window_id, key), key, now=self._system.now())
 
-    def wake_again(self, window_id: str, key: ChunkKey) -> ResurrectedChunk:
-        """Putting it to sleep by hand is taken back: it is as it was before, pinned only if it was."""
+    def undo_prune(self, window_id: str, key: ChunkKey) -> ResurrectedChunk:
+        """Undo pruning by hand: the chunk is live as before, and pinned only if it was pinned then."""
         with self._system.exclusive_change(window_id):
             open_window = self._asleep(window_id, key)
-            open_window.resurrectable(
-                [key]
-            )  # what cannot wake up here is refused before its past is looked at
+            open_window.resurrectable([key])  # raises an error if the chunk cannot be resurrected here
             return open_window.resurrect_for_user(
                 key, now=self._system.now(), pinned=open_window.was_pinned(key)
             )
@@ -140,14 +139,14 @@ class Chunks:
         return open_window
 
     def merge(self, window_id: str, key: ChunkKey) -> ChunkKey:
-        """Into the chunk before it; returns that one's key."""
+        """Merge the chunk into the chunk before it, and return the key of that one."""
         with self._system.exclusive_change(window_id):
             into = self._system.store.merge(window_id, key, now=self._system.now())
             self._system.recall.embed_soon()
             return into
 
     def preview_delete(self, window_id: str, key: ChunkKey) -> Deletion:
-        """What deleting it would take along."""
+        """All that would be deleted with the chunk."""
         store = self._system.store
         live = self._system.open_window(window_id).live_keys
         records = [one for one in store.chunks_by_key(store.deletion_of(key)) if not one.gone]

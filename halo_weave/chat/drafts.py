@@ -54,8 +54,8 @@ class OpenDraft:
         self._failed = False
         self._lost: LeaseLost | None = None  # nothing more of it can be saved
 
-    def said(self) -> None:
-        """The reply has grown by a token, which may be shown when this returns. LeaseLost: it goes on nowhere."""
+    def token_added(self) -> None:
+        """The reply has one more token, which may be shown when this returns. Raises LeaseLost if the reply cannot be saved any more."""
         if self._lost:
             raise self._lost
         with self._changed:

@@ -140,14 +140,14 @@ class EventHub:
         """Everything after an event, then what comes, until the hub is closed. Waits in the caller's thread."""
         fresh = threading.Event()
         with self.watched(fresh.set):
-            for numbered in self.polled(after, fresh.clear):
+            for numbered in self.poll(after, fresh.clear):
                 if numbered is None:
                     fresh.wait()
                 else:
                     yield numbered
 
-    def polled(self, after: str | None, look: Callable[[], object]) -> Iterator[NumberedEvent | None]:
-        """The same without waiting: None where nothing has come yet. `look` is called before each look."""
+    def poll(self, after: str | None, look: Callable[[], object]) -> Iterator[NumberedEvent | None]:
+        """Like `follow`, but yields None instead of waiting when there is no new event. `look` is called before each look."""
         place = self.place(after)
         while True:
             look()

@@ -127,9 +127,9 @@ class SystemStatus:
 class Memory:
     """`weave.memory`."""
 
-    def __init__(self, system: Runtime, embed_anew: Reembed | None, ahead: Prefetcher) -> None:
+    def __init__(self, system: Runtime, embed_anew: Reembed | None, prefetcher: Prefetcher) -> None:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
-        self._system, self._embed_anew, self._ahead = system, embed_anew, ahead
+        self._system, self._embed_anew, self._prefetcher = system, embed_anew, prefetcher
         self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
         self._building: Thread | None = None
         self._closed = False
@@ -177,7 +177,7 @@ class Memory:
             SearchResult(hit, records[hit.key], hit.key in live, tags=tags.get(hit.key, ())) for hit in found
         ]
 
-    def would_wake(
+    def would_resurrect(
         self,
         text: str,
         budget: int,
@@ -187,7 +187,7 @@ class Memory:
         tag: str = "",
         only: SearchFilter = NO_FILTER,
     ) -> tuple[list[SearchResult], int]:
-        """What a turn would resurrect within a budget, in the order of the plan, and what it costs."""
+        """What a turn with this text would resurrect within a token budget, in the order of the plan, and its tokens."""
         system, text = self._system, storable_text(text)
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
@@ -244,7 +244,7 @@ class Memory:
         room = recall_room(open_window, tokens, given=overrides.room)
         speaker = self._system.speaker_name(open_window.record) if ahead else ""
         if ahead and room <= 0 and text.strip():
-            self._ahead.request(window_id, text, speaker=speaker)
+            self._prefetcher.request(window_id, text, speaker=speaker)
         if room <= 0 or not text.strip():
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
         system = self._system
@@ -252,7 +252,7 @@ class Memory:
             text, room, search=system.search, now=system.now(), overrides=overrides
         )
         if ahead:
-            self._ahead.request(window_id, text, plan.keys, speaker)
+            self._prefetcher.request(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
         texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
         over = max(0, tokens + plan.cost - context_room(open_window, open_window.window.size))

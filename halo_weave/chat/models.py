@@ -31,37 +31,37 @@ from halo_weave.errors import (
 from halo_weave.settings import RemoteScope
 
 log = logging.getLogger(__name__)
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
-# Opens the model of a name, pulled if it is not here; None: the one that the user started with. With its calibration, if
-# that was made before.
+Progress = Callable[[str, int, int], None]  # what is being done, the amount done, the whole amount
+# Opens a model by name, and downloads it first if necessary; None: the model that the program was started with. Also returns
+# its calibration, if the model was calibrated before.
 OpenModel = Callable[[str | None, Progress], tuple[Engine, Calibration | None]]
 Calibrate = Callable[[Engine, Progress], Calibration]
-RememberModel = Callable[[str], None]  # the user's choice, for the next start
+RememberModel = Callable[[str], None]  # stores the name of the chosen model for the next start
 PROGRESS_INTERVAL = 0.2  # seconds between two reports of progress
-STOP_TIMEOUT = 30.0  # seconds that a model under way gets to be let go of when the program ends
+STOP_TIMEOUT = 30.0  # seconds that `close` waits for each thread that loads or calibrates a model
 
 
 class _Stopped(Exception):
-    """The user does not want the model any more that is on its way."""
+    """Loading or calibration was stopped: by the user, by another model, or because the program ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """The model in use, and the one on its way or the last that could not be had."""
+    """The model in use, and the latest change of the model: under way, done or failed."""
 
     state: Literal["ready", "loading", "missing"]
     info: ModelInfo
     efforts: tuple[
         str, ...
-    ]  # how much it may think, as far as its template knows; with "off" if it can be silent
+    ]  # levels of thinking that its template offers, with "off" if thinking can be turned off
     thinks: bool
     native_tools: bool  # whether its template declares tools
-    light: str  # where it is seen what it takes its words from
+    light: str  # a sentence: which attention heads brightness and attribution are read from
     change: ModelChange | None = None
 
 
 class Models:
-    """`weave.models`."""
+    """`weave.models`: load, change and calibrate the model that all windows use by default."""
 
     def __init__(
         self,
@@ -74,21 +74,21 @@ class Models:
         self._system, self._turns = system, turns
         self._open, self._make_calibration, self._remember = open_model, calibrate, remember
         self._calibrations: list[Thread] = []
-        self._calibrating = Lock()  # one engine after the other
+        self._calibrating = Lock()  # one engine is calibrated at a time
         system.calibrate_later, system.load_again = self._calibrate_later, self.load
         system.reopen = lambda: self._begin(None)
         self._lock = Lock()
-        self._under_way: Thread | None = None
-        self._unwanted = Event()
+        self._loading_thread: Thread | None = None
+        self._stop_requested = Event()
         self._closed = False
-        self._news: ModelChange | None = None
-        self._told = 0.0
-        self.failure: HaloWeaveError | None = None  # why there is no model, or why the last was not taken
+        self._last_change: ModelChange | None = None
+        self._last_published = 0.0
+        self.failure: HaloWeaveError | None = None  # why the last change failed
         if not system.engine.info.abilities.speaks:
             system.state.error = ModelLoading("The model is being loaded.")
 
     def state(self) -> ModelState:
-        model, news = self._system.model, self._news
+        model, change = self._system.model, self._last_change
         info, facts = model.engine.info, model.engine.facts
         ready = info.abilities.speaks
         loading = isinstance(self._system.state.error, ModelLoading)
@@ -100,25 +100,25 @@ class Models:
             facts.marks is not None,
             facts.declares_tools and facts.tools is not None,
             model.calibration.sentence,
-            news,
+            change,
         )
 
     def check_model_loaded(self) -> None:
-        """Refuse what needs a model while there is none."""
+        """Raise an error if no model is loaded."""
         self._system.check_model_loaded()
 
     # Changing
 
     def load(self) -> None:
-        """Open the model that the user started with, unless there is one. Waits for it; `failure` says what went wrong."""
+        """Open the model that the program was started with, unless one is loaded, and wait for it. See `failure` afterwards."""
         if not self._system.engine.info.abilities.speaks and (thread := self._begin(None)):
             thread.join()
 
     def choose(self, name: str, progress: Progress = lambda what, done, total: None) -> Thread:
-        """Begin to change the model; how far it is and what came of it is told in the events of all windows."""
+        """Begin to change the model. Progress and result are published as events in all windows."""
         thread = self._begin(name, progress)
         if thread is None:
-            wanted = self._news.model if self._news else ""
+            wanted = self._last_change.model if self._last_change else ""
             raise WindowBusy(
                 f"{wanted or 'The model'} is on its way already. Stop that first, or wait for it."
             )
@@ -131,43 +131,43 @@ class Models:
             raise self.failure
 
     def stop(self) -> bool:
-        """Leave the model that is on its way; what was downloaded of it is kept. Whether there was one."""
+        """Stop loading the model; what was downloaded of it is kept. Returns whether one was loading."""
         with self._lock:
-            going = self._loading
-        if going:
-            self._unwanted.set()
-        return going
+            was_loading = self._loading
+        if was_loading:
+            self._stop_requested.set()
+        return was_loading
 
     def close(self) -> None:
         self._closed = True
-        self._unwanted.set()
-        for thread in (self._under_way, *self._calibrations):
+        self._stop_requested.set()
+        for thread in (self._loading_thread, *self._calibrations):
             if thread is not None and thread is not current_thread():
                 thread.join(STOP_TIMEOUT)
 
     def _begin(self, name: str | None, also: Progress = lambda what, done, total: None) -> Thread | None:
-        """A thread that opens the model; None if another one is under way."""
+        """Start the thread that opens the model; None if one is running already."""
         with self._lock:
             if self._loading:
                 return None
-            self._unwanted.clear()
-            self._under_way = Thread(target=self._run, args=(name, also), name="model", daemon=True)
-            self._under_way.start()
-            return self._under_way
+            self._stop_requested.clear()
+            self._loading_thread = Thread(target=self._run, args=(name, also), name="model", daemon=True)
+            self._loading_thread.start()
+            return self._loading_thread
 
     def _run(self, name: str | None, also: Progress) -> None:
         wanted = name or ""
 
         def progress(what: str, done: int, total: int) -> None:
-            if self._unwanted.is_set():
+            if self._stop_requested.is_set():
                 raise _Stopped
             also(what, done, total)
-            self._tell(wanted, "loading", what, done / total if total else None)
+            self._publish_change(wanted, "loading", what, done / total if total else None)
 
         self.failure = None
         if self._system.state.error is not None:
             self._system.state.error = ModelLoading("The model is being loaded.")
-        self._tell(wanted, "loading", "Looking for the model")
+        self._publish_change(wanted, "loading", "Looking for the model")
         try:
             calibrated = self._change(name, progress)
         except _Stopped:
@@ -181,16 +181,16 @@ class Models:
             self._fail(wanted, "failed", ModelError(INTERNAL_ERROR_MESSAGE))
         else:
             engine = self._system.engine
-            self._tell(wanted, "done", f"{engine.info.name} is ready.")
+            self._publish_change(wanted, "done", f"{engine.info.name} is ready.")
             if not calibrated:
                 self._calibrate_later(wanted, engine)
 
     @property
     def _loading(self) -> bool:
-        return self._under_way is not None and self._under_way.is_alive()
+        return self._loading_thread is not None and self._loading_thread.is_alive()
 
     def _calibrate_later(self, wanted: str, engine: Engine) -> None:
-        """Begin to find out where the light of a model comes from; it speaks meanwhile."""
+        """Begin to find the model's retrieval heads; the model answers meanwhile."""
         if self._make_calibration is None:
             return
         thread = Thread(target=self._calibrate, args=(wanted, engine), name="calibration", daemon=True)
@@ -198,31 +198,31 @@ class Models:
         thread.start()
 
     def _calibrate(self, wanted: str, engine: Engine) -> None:
-        """Between the turns, and while no other model is on its way."""
+        """Calibrate between turns, and while no other model is loading."""
 
-        def unwanted() -> bool:
+        def obsolete() -> bool:
             return self._closed or not any(one is engine for one in self._system.engines)
 
         def progress(what: str, done: int, total: int) -> None:
-            while (self._turns.generating() or self._loading) and not unwanted():
+            while (self._turns.generating() or self._loading) and not obsolete():
                 time.sleep(PROGRESS_INTERVAL)
-            if unwanted():
+            if obsolete():
                 raise _Stopped
-            self._tell(wanted, "calibrating", what, done / total if total else None)
+            self._publish_change(wanted, "calibrating", what, done / total if total else None)
 
         assert self._make_calibration is not None
         with self._calibrating, suppress(_Stopped):
             found = self._make_calibration(engine, progress)
             if not self._closed and self._system.use_calibration(engine, found):
-                self._tell(wanted, "calibrated", found.sentence)
+                self._publish_change(wanted, "calibrated", found.sentence)
 
     def _change(self, name: str | None, progress: Progress) -> bool:
-        """Whether the model that is in use now was calibrated before."""
+        """Change the engine. Returns whether the new model was calibrated before."""
         if self._open is None:
             raise BadInput("The model cannot be changed here.")
         engine, calibration = self._open(name, progress)
         try:
-            if self._closed or self._unwanted.is_set():
+            if self._closed or self._stop_requested.is_set():
                 raise _Stopped
             known = calibration or (PENDING if self._make_calibration else NOT_CALIBRATED)
             before = self._system.change_engine(engine, known, stop_replies=self._turns.abort_all)
@@ -230,7 +230,7 @@ class Models:
             engine.close()
             raise
         before.close()
-        with suppress(StoreError):  # what a killed process left is looked at again with the next turn
+        with suppress(StoreError):  # the drafts of a killed process: the next turn tries again
             recover_drafts(self._system)
         self._system.hubs.publish(WindowChanged())
         if name is not None and self._remember:
@@ -242,17 +242,19 @@ class Models:
         if self._system.state.error is not None:
             known = isinstance(error, ModelError | ServerFailed)
             self._system.state.error = error if known else ModelError(str(error))
-        self._tell(wanted, stage, str(error))
+        self._publish_change(wanted, stage, str(error))
 
-    def _tell(self, wanted: str, stage: ChangeStage, what: str, progress: float | None = None) -> None:
+    def _publish_change(
+        self, wanted: str, stage: ChangeStage, what: str, progress: float | None = None
+    ) -> None:
         sentence = f"{what}…" if stage in ("loading", "calibrating") else what
-        before, self._news = self._news, ModelChange(wanted, stage, sentence, progress)
+        before, self._last_change = self._last_change, ModelChange(wanted, stage, sentence, progress)
         if stage == "loading" and self._system.state.error is not None:
             self._system.state.error = ModelLoading(sentence)
         step = before is None or (before.state, before.sentence) != (stage, sentence)
-        if step or time.monotonic() - self._told > PROGRESS_INTERVAL:
-            self._told = time.monotonic()
-            self._system.hubs.publish(self._news)
+        if step or time.monotonic() - self._last_published > PROGRESS_INTERVAL:
+            self._last_published = time.monotonic()
+            self._system.hubs.publish(self._last_change)
 
 
 THIS_MACHINE = "this machine"
@@ -260,12 +262,12 @@ THIS_MACHINE = "this machine"
 
 @dataclass(frozen=True, slots=True)
 class ListedEngine:
-    """An engine by name. Its key is never told."""
+    """An engine in the list of named engines. Its API key is never shown."""
 
     engine: NamedEngine
     open: bool
-    elsewhere: str  # the machine that words are sent to; empty: none
-    light: str  # which eyes are in use, once it is open
+    elsewhere: str  # the host that prompts are sent to; empty: none, it runs in this process
+    light: str  # which attention is read, once the engine is open
 
     @property
     def has_key(self) -> bool:
@@ -274,25 +276,26 @@ class ListedEngine:
 
 @dataclass(frozen=True, slots=True)
 class WindowEngine:
-    """What answers in a window, and what of memory it may read."""
+    """The engine that answers in a window, and which chunks may be sent to it."""
 
     name: str  # of the engine; empty: the model of all windows
-    known: bool  # whether there is one of this name
-    model: str  # empty: it is not open yet
+    known: bool  # whether the list has an engine of this name
+    model: str  # empty: the engine is not open yet
     elsewhere: str
-    rule: RemoteScope
-    private: bool
+    rule: RemoteScope  # which chunks may be sent to it
+    private: bool  # whether the window is private
     light: str
-    malformed: int  # rows of attention that could not be used since it was opened
+    malformed: int  # how many attention rows could not be used since it was opened
 
 
 class Engines:
-    """`weave.engines`."""
+    """`weave.engines`: the named engines that a window can choose instead of the default model."""
 
     def __init__(self, system: Runtime, listed: EngineList | None) -> None:
         self._system, self._listed = system, listed
 
     def within(self, system: Runtime) -> Engines:
+        """The same engines, on the runtime of a person."""
         return Engines(system, self._listed)
 
     def list(self) -> list[ListedEngine]:
@@ -305,16 +308,18 @@ class Engines:
 
     @property
     def notice(self) -> str:
-        """What was wrong with the file of engines; empty: nothing."""
+        """What is wrong with the file that lists the engines; empty: nothing."""
         return self._listed.notice if self._listed else ""
 
     def add(self, one: NamedEngine) -> None:
-        """A new engine, or another address or key for one; its windows open it anew."""
+        """Add an engine, or change the address or key of one; its windows open it again."""
         if self._listed is None:
             raise BadInput("Engines cannot be added here.")
         self._system.close_engine(one.name)
         self._listed.add(one)
-        self._system.hubs.publish(WindowChanged())  # pages tell where the words of their window go
+        self._system.hubs.publish(
+            WindowChanged()
+        )  # pages show which host the prompts of their window are sent to
 
     def remove(self, name: str) -> None:
         if self._listed is None:
@@ -325,13 +330,14 @@ class Engines:
         self._system.hubs.publish(WindowChanged())
 
     def where(self, window_id: str) -> WindowEngine:
+        """The engine that answers in a window."""
         system = self._system
         settings = system.settings(system.window(window_id))
         name = settings.engine_name
         model = system.others.get(name) if name else system.model
         info = model.engine.info if model else None
         known = {one.name: one.url for one in self._listed or ()}
-        if info is None:  # it is not open yet: where its words would go is known all the same
+        if info is None:  # the engine is not open yet, but its address is known
             info = _unopened(known.get(name, ""))
         return WindowEngine(
             name,

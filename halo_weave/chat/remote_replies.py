@@ -59,10 +59,10 @@ class RemoteReplies:
         self._thread: Thread | None = None
         self._ending = Event()
 
-    def hear(self, window_id: str) -> None:
-        """Another server has changed a window: if somebody watches it here and a reply comes, it is followed.
+    def on_window_changed(self, window_id: str) -> None:
+        """Another server has changed a window: follow its reply, if a client of this server watches the window.
 
-        Asks the store nothing: the thread that hears this also renews leases.
+        This does not query the store, since the thread that calls it also renews leases.
         """
         if self._system.hubs.watchers_of(window_id):
             self._follow(window_id)

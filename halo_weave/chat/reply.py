@@ -1,4 +1,8 @@
-"""Parse a reply while it streams: thoughts, answer, delimiters and tool calls."""
+"""Parse a reply while it streams: separate thought, answer, tool output and delimiters, and find tool calls.
+
+A mark is text that is never shown: a delimiter of the chat template (such as `<think>`), a tool call, or a time stamp that
+the model copied from the prompt to the beginning of its answer.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +21,36 @@ from halo_weave.engines.templates.messages import ChatMessage, NativeCall
 from halo_weave.engines.templates.thoughts import ThoughtMarks, ThoughtSplitter
 from halo_weave.engines.templates.tool_calls import ToolCallSplitter
 
-THOUGHT = "thought"  # tag of a chunk that the model thought before it answered
-TOOL = "tool"  # tag of a chunk that holds the answer of a tool
-UNFINISHED = "unfinished"  # tag of a reply that reached its longest length, or filled the model's context
+THOUGHT = "thought"  # tag of a chunk of thought
+TOOL = "tool"  # tag of a chunk with the output of a tool
+UNFINISHED = (
+    "unfinished"  # tag of a reply that stopped at max_new_tokens or at the end of the model's context
+)
 
 ReplyKind = Literal["answer", "thought", "tool", "mark"]
 
 
 @dataclass(slots=True)
 class ReplyToken:
-    """One token of a reply. A mark may begin or end within a token: `shown` are the bytes that are none."""
+    """One token of a reply. A mark may begin or end inside a token; `shown` are the bytes that belong to no mark."""
 
     id: int
     piece: bytes
     position: int
     kind: ReplyKind = "mark"
     shown: bytes = b""
-    text: str = ""  # of `shown`: whole characters only, the token that ends one carries it
-    by_tool: bool = False
+    text: str = ""  # `shown` decoded; a character that spans several tokens is in the last of them
+    by_tool: bool = False  # the program inserted it: tool output
     surprisal: float = nan
-    likely: Sequence[tuple[bytes, float]] = ()
+    likely: Sequence[
+        tuple[bytes, float]
+    ] = ()  # the likeliest tokens at this place, with their log probabilities
 
 
 class ReplyParser:
-    """Feed it tokens; it gives each back when it is known what it is, in their order.
+    """Takes the tokens of a reply one by one and returns them, in order, once their kind is known.
 
-    A token that may be the beginning of a mark is held back until that is sure. Time stamps at the beginning of the
-    answer are marks too.
+    A token that may begin a mark is held back until the following tokens decide it.
     """
 
     def __init__(
@@ -55,72 +62,80 @@ class ReplyParser:
         calls_end: bool = False,
         stamps: bool = True,
     ) -> None:
-        """`calls` finds tool calls in the model's own format, which are not shown. `calls_end`: nor is what follows one.
+        """`start`: the position of the first token.
 
-        `stamps`: False shows time stamps at the beginning like other text.
+        `calls` finds tool calls in the format of the chat template; they become marks. With `calls_end`, the text after a
+        tool call becomes marks too. Time stamps at the beginning of the answer become marks only with `stamps`.
         """
         self.tokens: list[ReplyToken] = []
-        self.calls: list[NativeCall] = []  # those that were found, until somebody takes them
-        self._start, self._marks, self._finder = start, marks, calls
+        self.calls: list[NativeCall] = []  # the calls found so far; the caller removes those that it runs
+        self._start, self._marks, self._call_splitter = start, marks, calls
         self.calls_end, self._called = calls_end, False
         self._splitter: ThoughtSplitter | None = None
-        self._known = 0  # tokens of which it is known what they are
-        self._runs: list[tuple[ReplyKind, bytes]] = []  # of the first token that is not known yet
+        self._known = 0  # how many tokens have a known kind
+        self._runs: list[
+            tuple[ReplyKind, bytes]
+        ] = []  # the parts of the first token of unknown kind, as far as they are known
         self._decoder = getincrementaldecoder("utf-8")("replace")
-        # The beginning of the answer while it may be a time stamp; None once that is decided.
+        # The beginning of the answer while it may still be a time stamp; None once that is decided.
         self._opening: bytes | None = b"" if stamps else None
 
     @property
     def known(self) -> Sequence[ReplyToken]:
+        """The tokens whose kind is known."""
         return self.tokens[: self._known]
 
     @property
     def rest(self) -> str:
-        """What the model has written after its last call."""
-        return self._finder.rest if self._finder else ""
+        """The text that the model has written after its last tool call."""
+        return self._call_splitter.rest if self._call_splitter else ""
 
     def begin(self, opened: bool) -> None:
-        """The model goes on after a generation prompt, which may have opened a thought."""
+        """Call this before the model generates. `opened`: the generation prompt ends inside a thought."""
         self._splitter = ThoughtSplitter(self._marks, opened=opened) if self._marks else None
 
-    def answered(self) -> None:
-        """The calls so far have their answers: what follows is said."""
+    def end_tool_calls(self) -> None:
+        """All calls so far have their results: the text that follows is shown again."""
         self._called = False
 
     def feed(self, id: int, piece: bytes) -> list[ReplyToken]:
+        """Add a token that the model has generated. Returns the tokens whose kind is known now."""
         self._add(id, piece)
         runs: Iterable[tuple[ReplyKind, bytes]] = [("answer", piece)]
         if self._splitter:
             runs = self._splitter.feed(piece)
-        return self._settled(self._without_stamps(self._without_calls(runs)))
+        return self._assign_kinds(self._without_stamps(self._without_calls(runs)))
 
     def finish(self) -> list[ReplyToken]:
-        """The model stops here: what was held back is what it looks like."""
+        """The model has stopped: return the tokens that were held back. An incomplete delimiter is ordinary text."""
         runs = self._without_calls(self._splitter.finish() if self._splitter else [])
-        if self._finder:
-            runs = [*runs, *self._after_calls(self._finder.finish())]
-        return self._settled([*self._without_stamps(runs), *self._end_of_stamps()])
+        if self._call_splitter:
+            runs = [*runs, *self._after_calls(self._call_splitter.finish())]
+        return self._assign_kinds([*self._without_stamps(runs), *self._end_of_stamps()])
 
-    def add(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
-        """A token that the model did not write: of a tool's answer, or of the frame around it."""
+    def add_inserted_token(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
+        """Add a token that the program inserts: of a tool's output, or of the template's text around it."""
         self._add(id, piece).by_tool = kind != "mark"
-        return self._settled([*self._end_of_stamps(), (kind, piece)])
+        return self._assign_kinds([*self._end_of_stamps(), (kind, piece)])
 
-    def resume(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
-        """A token of what the model wrote before it was cut. After a thought, it goes on thinking."""
+    def add_earlier_token(self, id: int, piece: bytes, kind: ReplyKind) -> list[ReplyToken]:
+        """Add a token of the earlier reply that this one continues. After a thought token, the thought is still open."""
         self._add(id, piece).by_tool = kind == "tool"
         self._opening = None
         if self._marks:
             self._splitter = ThoughtSplitter(self._marks, opened=kind == "thought")
             if kind == "answer":
-                self._splitter.feed(b"a")  # nothing after the beginning of an answer is a thought
-        return self._settled([(kind, piece)])
+                self._splitter.feed(b"a")  # the answer has begun: no thought can follow
+        return self._assign_kinds([(kind, piece)])
 
     def parts(self, tokenize: Callable[[str], Tokens]) -> list[ReplyPart]:
-        """What is kept: stretches of one kind, without the marks. `tokenize` mends tokens that a mark has cut."""
+        """The reply as it is stored: runs of tokens of one kind, without the marks.
+
+        `tokenize` makes new tokens for the rest of a token that is partly a mark.
+        """
         self.finish()
         parts: list[ReplyPart] = []
-        for kind, group in groupby(self._mended(tokenize), key=lambda one: one[0]):
+        for kind, group in groupby(self._without_partial_tokens(tokenize), key=lambda one: one[0]):
             run = [one[1:] for one in group]
             if kind == "mark":
                 continue
@@ -130,7 +145,7 @@ class ReplyParser:
         return parts
 
     def tags(self, start: int, stop: int) -> tuple[str, ...]:
-        """Of the chunk from one position to another."""
+        """The tags of the chunk at these positions."""
         inside = [token for token in self.tokens if start <= token.position < stop]
         thought = any(token.kind == THOUGHT for token in inside)
         tool = any(token.by_tool for token in inside)
@@ -141,24 +156,24 @@ class ReplyParser:
         return self.tokens[-1]
 
     def _without_calls(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[tuple[ReplyKind, bytes]]:
-        if self._finder is None:
+        if self._call_splitter is None:
             return list(runs)
         found: list[tuple[ReplyKind, bytes]] = []
         for kind, raw in runs:
             if kind == "answer":
-                found += self._after_calls(self._finder.feed(raw))
-                calls = self._finder.take_calls()
+                found += self._after_calls(self._call_splitter.feed(raw))
+                calls = self._call_splitter.take_calls()
                 self._called |= bool(calls)
                 self.calls += calls
             else:
-                found += [*self._finder.finish(), (kind, raw)]
+                found += [*self._call_splitter.finish(), (kind, raw)]
         return found
 
     def _after_calls(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> Iterable[tuple[ReplyKind, bytes]]:
         return [("mark", raw) for _, raw in runs] if self.calls_end and self._called else runs
 
     def _without_stamps(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[tuple[ReplyKind, bytes]]:
-        """Hold back the beginning of the answer until it is known how many time stamps it begins with."""
+        """Hold back the beginning of the answer until it is clear whether it is a time stamp."""
         found: list[tuple[ReplyKind, bytes]] = []
         for kind, raw in runs:
             if kind != "answer" or self._opening is None:
@@ -170,7 +185,7 @@ class ReplyParser:
         return found
 
     def _end_of_stamps(self) -> list[tuple[ReplyKind, bytes]]:
-        """What was held back: the stamps, and what the answer begins with."""
+        """Release the beginning of the answer: its time stamps as marks, the rest as answer."""
         opening, self._opening = self._opening, None
         if not opening:
             return []
@@ -178,8 +193,8 @@ class ReplyParser:
         size = len(text[: leading_stamps_length(text)].encode())
         return [("mark", opening[:size]), ("answer", opening[size:])]
 
-    def _settled(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[ReplyToken]:
-        """Spread what the bytes are over the tokens that they come from."""
+    def _assign_kinds(self, runs: Iterable[tuple[ReplyKind, bytes]]) -> list[ReplyToken]:
+        """Assign the kinds of these bytes to the tokens that hold them. Returns the tokens whose kind is known now."""
         first = self._known
         for kind, raw in runs:
             while raw:
@@ -189,14 +204,15 @@ class ReplyParser:
                 if len(raw) < left:
                     break
                 raw = raw[left:]
-                self._settle(token)
+                self._finish_token(token)
         while self._known < len(self.tokens) and not self.tokens[self._known].piece:
-            self._settle(self.tokens[self._known])
+            self._finish_token(self.tokens[self._known])
         return self.tokens[first : self._known]
 
-    def _settle(self, token: ReplyToken) -> None:
+    def _finish_token(self, token: ReplyToken) -> None:
+        """Every byte of the token has a kind: set the kind, bytes and text of the token."""
         kinds = {kind for kind, _ in self._runs}
-        # A token without bytes is what the one before it is.
+        # A token without bytes has the kind of the token before it.
         same = self.tokens[self._known - 1].kind if self._known else "mark"
         token.kind = next(
             (kind for kind in ("answer", "thought", "tool", "mark") if kind in kinds),
@@ -207,10 +223,13 @@ class ReplyParser:
         self._runs = []
         self._known += 1
 
-    def _mended(self, tokenize: Callable[[str], Tokens]) -> Iterable[tuple[ReplyKind, int, bytes, int, int]]:
-        """Kind, id, piece, position and source of each token; one that a mark has cut is what is left of it.
+    def _without_partial_tokens(
+        self, tokenize: Callable[[str], Tokens]
+    ) -> Iterable[tuple[ReplyKind, int, bytes, int, int]]:
+        """Kind, id, piece, position and index of each token.
 
-        If that takes several tokens, they take the places of marks beside it.
+        A token that is partly a mark is replaced by tokens of its other bytes. If these are several tokens, they take the
+        positions of the marks beside it; if there are not enough marks, the token stays whole.
         """
         found: list[tuple[ReplyKind, int, bytes, int, int]] = []
         tokens = list(self.tokens)
@@ -223,18 +242,18 @@ class ReplyParser:
                 at += 1
                 continue
             try:
-                mended = tokenize(token.shown.decode())
+                replaced = tokenize(token.shown.decode())
             except UnicodeDecodeError:
-                mended = Tokens.of([], [])
-            count = len(mended)
+                replaced = Tokens.of([], [])
+            count = len(replaced)
             after = _marks_in(tokens[at + 1 : at + count])
             before = _marks_in(one[0] == "mark" for one in found[len(found) - count + 1 :])
             if count == 1:
-                found.append((token.kind, int(mended.ids[0]), mended.pieces()[0], token.position, at))
+                found.append((token.kind, int(replaced.ids[0]), replaced.pieces()[0], token.position, at))
                 at += 1
             elif count and token.piece.startswith(token.shown) and after == count - 1:
                 found += [
-                    (token.kind, int(mended.ids[i]), mended.pieces()[i], token.position + i, at)
+                    (token.kind, int(replaced.ids[i]), replaced.pieces()[i], token.position + i, at)
                     for i in range(count)
                 ]
                 at += count
@@ -242,7 +261,8 @@ class ReplyParser:
                 del found[len(found) - count + 1 :]
                 first = token.position - count + 1
                 found += [
-                    (token.kind, int(mended.ids[i]), mended.pieces()[i], first + i, at) for i in range(count)
+                    (token.kind, int(replaced.ids[i]), replaced.pieces()[i], first + i, at)
+                    for i in range(count)
                 ]
                 at += 1
             else:
@@ -252,18 +272,18 @@ class ReplyParser:
 
 
 def generation_prompt(engine: Engine, effort: str | None) -> str:
-    """What the template writes before a reply."""
+    """The text that the template writes between the user's message and the reply."""
     return engine.chat([ChatMessage("user", "a")], effort=effort).pieces[-1].text
 
 
 def stored_reply(start: int, tokens: Tokens, marks: ThoughtMarks | None, opening: str) -> ReplyParser:
-    """A reply that was stored, told apart into thought and answer as it was when it was written after this prompt."""
-    reader = ReplyParser(start, marks)
+    """A stored reply, parsed again. `opening`: the generation prompt, which may end inside a thought."""
+    parser = ReplyParser(start, marks)
     if marks:
-        reader.begin(marks.opened_by(opening))
+        parser.begin(marks.opened_by(opening))
     for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
-        reader.feed(id, piece)
-    return reader
+        parser.feed(id, piece)
+    return parser
 
 
 def _marks_in(ones: Iterable[ReplyToken | bool]) -> int:

@@ -60,12 +60,12 @@ from halo_weave.engines.templates.messages import NativeCall
 from halo_weave.errors import BadInput
 from halo_weave.store.records import Reservation
 
-OVERHEAD, MARGIN = 32, 128  # positions reserved beyond the user's words and the longest reply
-TOOL_ROOM = 512  # and for the answer of each tool that may be called
+OVERHEAD, MARGIN = 32, 128  # positions reserved in addition to the message and the longest reply
+TOOL_ROOM = 512  # positions reserved for the output of each tool call
 CAPABLE_MODEL_PARAMETERS = (
-    1_000_000_000  # parameters from which on a model is helped by what is saved about a message
+    1_000_000_000  # smaller models do not benefit from related memory entries in the prompt
 )
-# What the model is told behind the user's words when the program has done what they ask for.
+# Added to the user's message in the prompt, after the program has saved or deleted what the message asks for.
 CONFIRM = {
     "saved": "\n\n(This is saved in your memory now. Reply in one short sentence that you will remember it.)",
     "forgotten": "\n\n(This is deleted from your memory now. Reply in one short sentence that you have forgotten it.)",
@@ -76,7 +76,7 @@ BRIGHTNESS_INTERVAL = 0.1  # seconds between two reports of brightness
 
 
 class Turn:
-    """One message and its reply in one window. `run` tells the whole of it; `stop_flag` ends it at the next token."""
+    """One message and its reply in one window. `run` has all steps in order; `stop_flag` stops the reply at the next token."""
 
     def __init__(self, runtime: Runtime, open_window: OpenWindow, request: TurnRequest, began: float) -> None:
         self.runtime, self.open_window, self.request = runtime, open_window, request
@@ -90,11 +90,11 @@ class Turn:
         self.toolbox = runtime.toolbox_for(open_window.record)
         self.tool_form = "off" if request.client else runtime.tool_format(self.settings, open_window.record)
         self.native_tools = NativeTools(self.engine, self.prompt_builder, self.settings.effort)
-        self._answered_calls: set[str] = set()  # commands in the template's format
+        self._answered_calls: set[str] = set()  # tool calls in the template's format that have a result
         self.memory = runtime.structured_memory_for(open_window)
         self.memory_request = self._find_memory_request()
-        self._request_done = False  # the program has done what the user asked of the structured memory
-        self._model_saved = False  # the model has saved or deleted something in it by itself
+        self._request_done = False  # the program has carried out `memory_request`
+        self._model_saved = False  # the model itself has changed the structured memory, with a tool
 
         if request.client is None:
             prompt = runtime.system_prompt(
@@ -105,26 +105,30 @@ class Turn:
         open_window.system = prompt
         open_window.window.system_tokens = len(prompt)
 
-        self._resurrect_reasons: dict[ChunkKey, Mapping[str, Any]] = {}  # by chunk, of this turn
-        self._pruned_for_room: set[ChunkKey] = set()  # not resurrected in the turn that pruned them
+        self._resurrect_reasons: dict[
+            ChunkKey, Mapping[str, Any]
+        ] = {}  # why each chunk was resurrected in this turn
+        self._pruned_for_room: set[ChunkKey] = (
+            set()
+        )  # pruned in this turn before the reply: recall leaves them out
         self._reply_tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._reply_stored = False
-        self._brightness_sent = 0.0  # when, by the performance counter
+        self._brightness_sent = 0.0  # when the last brightness event was sent, by the performance counter
         open_window.window.recording = runtime.recording(open_window.record.id, self.settings)
         self.recorder: TurnRecorder = open_window.window.recording or NullRecorder()
-        self.attribution = AttributionTracker(open_window.calibration, asked=True)
+        self.attribution = AttributionTracker(open_window.calibration, include_question=True)
         self.attention = AttentionTracker(open_window, self.attribution, self.recorder)
 
     def run(self) -> Iterator[events.TurnEvent]:
         """Answer one message and yield what happens, in order.
 
-        Every step is stored before its event is yielded. A killed process loses the brightness that the reply earned, and
-        of the reply what was generated since its last draft.
+        Every step is stored before its event is yielded. If the process is killed during the reply, the tokens since the last
+        draft and the changes of brightness by this reply are lost.
         """
         self.recorder.begin(self.open_window.window, self.settings)
         message = checked_message(self.open_window, "" if self.request.question else self.request.text)
         if self.request.after is not None or self.request.question is not None:
-            yield events.WindowChanged()  # turns that this one replaces have left the context
+            yield events.WindowChanged()  # the turns that this one replaces were removed from the context
 
         yield from self._prune_private_chunks()
         if self.request.documents:
@@ -145,7 +149,7 @@ class Turn:
             yield self._brightness_event()
         finally:
             self.timer.ended = time.perf_counter()
-            # Also when the model failed or nobody reads the events any more: what was shown is kept.
+            # Store the reply also when the engine failed or the client is gone: what was shown must stay.
             stored = self._store_reply()
         yield self._brightness_event()
         yield stored
@@ -161,7 +165,7 @@ class Turn:
         return self.open_window.reply
 
     def _reply_positions(self) -> int:
-        """Positions to reserve for the longest reply, its frames and the answers of its tools."""
+        """Positions to reserve for the longest reply, its frames and the output of its tools."""
         tools = self.settings.tool_rounds * TOOL_ROOM if self.tool_form != "off" else 0
         return self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.request.tokens
 
@@ -176,7 +180,7 @@ class Turn:
             self.open_window.reply = ReplyParser(
                 start,
                 self.engine.facts.marks,
-                calls=self.native_tools.finder(tools),
+                calls=self.native_tools.call_splitter(tools),
                 calls_end=bool(self.client.tools),
             )
         self.draft = self.runtime.drafts.begin(
@@ -199,7 +203,7 @@ class Turn:
             yield events.ChunksPruned(pruned, self.open_window.live_limit, 0, before_turn=True)
 
     def _prune_to_fit(self, user: int, resurrected: int = 0) -> Iterator[events.TurnEvent]:
-        """Prune the dimmest chunks if the message, and what was asked for with it, would not fit into the model's context."""
+        """Prune the dimmest chunks if the message, with `resurrected` further tokens, does not fit into the model's context."""
         window, whole = self.open_window.window, context_room(self.open_window, 0)
         if window.size + user + resurrected > whole:
             room = max(1, whole - user - resurrected)
@@ -213,7 +217,7 @@ class Turn:
             yield self._prune_chunks(plan, before_turn=True)
 
     def _attach_documents(self, user: int) -> Iterator[events.TurnEvent]:
-        """Documents come before the user's words: whole if the model has room for them, else their openings."""
+        """Store the documents before the message. If the context has no room for all of them, only their beginnings are live."""
         cost = document_cost(self.open_window, self.request.documents)
         whole = cost <= recall_room(self.open_window, user, given=True)
         yield from self._prune_to_fit(user + cost if whole else user)
@@ -223,11 +227,11 @@ class Turn:
         yield events.WindowChanged()
 
     def _recall(self, user: int, ids: Reservation) -> Iterator[events.TurnEvent]:
-        self.runtime.split_long_chunks()  # of what the user put to sleep since
+        self.runtime.split_long_chunks()  # of chunks that the user has pruned since the last turn
         question, overrides = self.request.question, self.request.overrides
         before = self.store.turn(question)[0].chunk.start if question else ids.start
 
-        def planned(room: int) -> RecallResult:
+        def plan_within(room: int) -> RecallResult:
             own = replace(overrides, without=overrides.without | self._pruned_for_room)
             began = time.perf_counter()
             try:
@@ -244,10 +248,12 @@ class Turn:
 
         room = recall_room(self.open_window, user, given=overrides.room)
         if overrides.room and room > 0:
-            yield from self._prune_to_fit(user, planned(room).plan.cost)
+            yield from self._prune_to_fit(user, plan_within(room).plan.cost)
             room = context_room(self.open_window, self.open_window.window.size) - user
         yield events.SearchStarted(max(0, room))
-        hits, plan, _ = planned(room) if room > 0 and not self._is_only_memory_request else NOTHING_RECALLED
+        hits, plan, _ = (
+            plan_within(room) if room > 0 and not self._is_only_memory_request else NOTHING_RECALLED
+        )
         if plan.chunks:
             yield self._resurrect(plan, hits)
 
@@ -267,7 +273,7 @@ class Turn:
     def _store_message(
         self, said: Tokens, ids: Reservation
     ) -> events.MessageStored | events.RegenerationStarted:
-        """Store the message and index its words; only then is it shown."""
+        """Store the message and index its words. The event that shows it comes after that."""
         if self.request.question:
             return events.RegenerationStarted(self.request.question, ids.assistant_turn, self.request.tokens)
         now, window = self.now(), self.open_window.window
@@ -294,7 +300,7 @@ class Turn:
         )
 
     def _chunk_views(self, chunks: Iterable[Chunk]) -> tuple[ChunkView, ...]:
-        """The chunks as they are now. Another window may have deleted one of them meanwhile."""
+        """Views of the chunks. A chunk that another window has deleted meanwhile is left out."""
         with self.open_window.guard:
             return tuple(
                 self.open_window.chunk_view(chunk.key)
@@ -309,24 +315,24 @@ class Turn:
             )
             self.open_window.note_origin(chunk, origin)
 
-    # What the user asks to remember or to forget
+    # Requests of the user to remember or to forget something
 
     def _find_memory_request(self) -> MemoryRequest | None:
-        """Not for a message that is answered again, nor for a program that wants its reply in a form of its own."""
+        """The request in the message. None when a reply is regenerated, or when an API client sets tools or a grammar."""
         if self.memory is None or self.request.question or self.client.tools or self.client.grammar:
             return None
         return memory_request(self.request.text)
 
     @property
     def _is_only_memory_request(self) -> bool:
-        """Whether the user only wants something saved or forgotten: that needs nothing of what was said before."""
+        """Whether the message only asks to remember or to forget something: then no chunks are resurrected for it."""
         request = self.memory_request
         return (
             request is not None and request.only and request.kind != "ask" and not self.request.overrides.also
         )
 
     def _run_memory_request(self, ids: Reservation) -> events.MemoryChanged | None:
-        """Save or take out what the user wants, unless the model has just saved something by itself."""
+        """Save or delete what the message asks for, unless the model has done it with a tool."""
         if self.memory_request is None or self.memory is None or self._request_done or self._model_saved:
             return None
         self._request_done = True
@@ -345,7 +351,7 @@ class Turn:
         return None
 
     def _annotate_with_memory(self, ids: Reservation, kept: events.MemoryChanged | None) -> None:
-        """The model is told, with the user's message, what is saved about it and what was just saved."""
+        """Add to the message in the prompt: related memory entries, and that its memory request was carried out."""
         if self.memory is None or self.request.question:
             return
         after = CONFIRM[kept.change] if kept else ""
@@ -356,9 +362,13 @@ class Turn:
             and self.tool_form == "off"
         ):
             after = NOTHING_SAVED
-        able = self.engine.info.parameters >= CAPABLE_MODEL_PARAMETERS and self.settings.memory_tree_in_prompt
+        annotates = (
+            self.engine.info.parameters >= CAPABLE_MODEL_PARAMETERS and self.settings.memory_tree_in_prompt
+        )
         before = (
-            saved_memories_note(self.memory, self.memory_request) if able and self.tool_form == "off" else ""
+            saved_memories_note(self.memory, self.memory_request)
+            if annotates and self.tool_form == "off"
+            else ""
         )
         if before or after:
             self.open_window.annotate_turn(ids.user_turn, before, after)
@@ -373,17 +383,17 @@ class Turn:
     # The reply
 
     def _repeat_opening(self) -> Iterator[events.TurnEvent]:
-        """Begin the reply with the tokens that the request brings: an earlier reply goes on."""
+        """Begin the reply with the tokens of the request's opening, such as the earlier reply that is continued."""
         for kind, tokens in self.request.opening:
             for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
                 with self.open_window.guard:
                     self.attention.attribute_token(None)
-                    self.open_window.window.say(id, piece)
-                    settled = self.reply.resume(id, piece, kind)
+                    self.open_window.window.append_reply_token(id, piece)
+                    settled = self.reply.add_earlier_token(id, piece, kind)
                 yield from self._token_events(settled)
 
     def _generate_reply(self, ids: Reservation) -> Iterator[events.TurnEvent]:
-        """The reply, with the tools it calls. A tool's answer becomes part of the reply, and the model goes on."""
+        """Generate the reply and run the tools that it calls. A tool's output becomes part of the reply."""
         rounds = self.settings.tool_rounds
         while True:
             detector = (
@@ -399,7 +409,7 @@ class Turn:
                         yield step
                     case PrefillResult():
                         yield self._prefill_done(step)
-                    case Step() if calls and not self.native_tools.goes_on(step.piece):
+                    case Step() if calls and not self.native_tools.continues_calls(step.piece):
                         break
                     case Step():
                         settled = self._add_token(step)
@@ -409,13 +419,13 @@ class Turn:
                         yield from self._client_tool_calls()
                         calls += self._native_calls() if rounds else []
                     case LateAttention():
-                        self.attention.see(step)
+                        self.attention.observe_late_row(step)
                     case GenerationEnd():
                         self.reason = step.reason
                         if step.cached is not None:
                             self.stats.update(cached=step.cached, prompted=step.prompted or 0)
                         if not calls and (not self.stats["called"] or self._has_answer()):
-                            self.attention.end(step.row)
+                            self.attention.end_reply(step.row)
                             return
                 if calls and (detector or not self.native_tools.several):
                     break
@@ -430,7 +440,9 @@ class Turn:
                 yield from self._add_tool_output("answer", NOTHING_ADDED, ids)
                 return
             if not calls or (made and made <= self._answered_calls):
-                self.reason = "eos" if calls else self.reason  # small models repeat a call that was answered
+                self.reason = (
+                    "eos" if calls else self.reason
+                )  # small models repeat a call that has its result
                 return
             self._answered_calls |= made
             self.stats["called"] += len(calls)
@@ -439,7 +451,7 @@ class Turn:
             rounds -= 1
 
     def _has_answer(self) -> bool:
-        """Whether the model has said something after its last tool."""
+        """Whether the reply has answer text after the output of its last tool."""
         for token in reversed(self.reply.tokens):
             if token.by_tool:
                 return False
@@ -448,7 +460,7 @@ class Turn:
         return False
 
     def _retry_without_tools(self) -> None:
-        """The model is asked once more, and no tools are declared to it any more."""
+        """Remove the tools from the system prompt; the caller generates once more."""
         self.stats["retried"] = 1
         self.tool_form = "off"
         self.open_window.system = self.runtime.system_prompt(
@@ -456,7 +468,7 @@ class Turn:
         )
 
     def _generation(self, ids: Reservation, *, first: bool) -> Iterator[GenerationEvent]:
-        """The model's steps to the end of the reply, or of what there is room for."""
+        """Let the engine generate, up to the end of the reply or of the reserved positions."""
         window = self.open_window.window
         assert window.reply is not None
         left = min(
@@ -496,7 +508,7 @@ class Turn:
     def _prefill_done(self, read: PrefillResult) -> events.PrefillFinished:
         self.stats.update(reused=read.reused, restored=read.restored, computed=read.computed)
         self.timer.reading += read.seconds
-        self.attention.learn(read)
+        self.attention.observe_prefill(read)
         return events.PrefillFinished(read.reused, read.restored, read.computed, read.seconds, read.rebuilt)
 
     def _add_token(self, step: Step) -> list[ReplyToken]:
@@ -510,11 +522,11 @@ class Turn:
             else:
                 fault = row.fault(len(window)) if row is not None else None
             self.attention.attribute_token(None if fault else row)
-            window.say(step.id, step.piece, step.surprisal)
+            window.append_reply_token(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
             self.reply.tokens[-1].surprisal, self.reply.tokens[-1].likely = step.surprisal, step.likely
         self.stats["tokens"] += 1
-        self.draft.said()
+        self.draft.token_added()
         return settled
 
     def _token_events(self, tokens: Iterable[ReplyToken]) -> Iterator[events.TurnEvent]:
@@ -536,15 +548,15 @@ class Turn:
             yield self._brightness_event()
 
     def _brightness_event(self) -> events.BrightnessChanged:
-        """Brightness of all live tokens that were shown: tokens of the reply may be held back."""
+        """Brightness of all live tokens, without those of the reply that are still held back."""
         window = self.open_window.window
         held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.BrightnessChanged(window.shown()[: len(window) - held], self.attribution.lit)
+        return events.BrightnessChanged(window.shown()[: len(window) - held], self.attribution.token_use)
 
     # Tools
 
     def _client_tool_calls(self) -> Iterator[events.TurnEvent]:
-        """Calls of tools that another program runs."""
+        """Events for calls of tools that the API client runs."""
         if self.client.tools:
             calls, self.reply.calls = self.reply.calls, []
             yield from (events.ClientToolCalled(call.name, dict(call.arguments)) for call in calls)
@@ -553,7 +565,7 @@ class Turn:
         calls, self.reply.calls = self.reply.calls, []
         assert self.toolbox is not None or not calls
         if calls:
-            self.native_tools.called(self.reply.rest)
+            self.native_tools.note_call(self.reply.rest)
         return [(self.toolbox.native_call(call.name, call.arguments), call) for call in calls if self.toolbox]
 
     def _use_tools(
@@ -572,16 +584,16 @@ class Turn:
             if plan:
                 yield from self._resurrect_for_tool(plan)
         made = [native for _, native in calls if native]
-        parts = self.native_tools.answered(made, answers) if made else None
+        parts = self.native_tools.format_results(made, answers) if made else None
         for kind, text in parts or [("answer", f"\n{text}\n") for text in answers]:
             yield from self._add_tool_output(kind, text, ids)
-        self.reply.answered()
+        self.reply.end_tool_calls()
         if parts:
             marks = self.engine.facts.marks
             self.reply.begin(marks is not None and marks.opened_by(parts[-1][1]))
 
     def _add_tool_output(self, kind: ReplyKind, text: str, ids: Reservation) -> Iterator[events.TurnEvent]:
-        """A tool's answer as tokens of the reply, as many as there are positions and room in the model for."""
+        """Add a tool's output to the reply, as many tokens as fit into the reserved positions and the model's context."""
         window = self.open_window.window
         assert window.reply is not None
         answer = self.engine.tokenize(text, special=kind == "mark")
@@ -590,13 +602,13 @@ class Turn:
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
             with self.open_window.guard:
                 self.attention.attribute_token(None)
-                window.say(int(answer.ids[i]), piece)
-                settled = self.reply.add(int(answer.ids[i]), piece, kind)
-            self.draft.said()
+                window.append_reply_token(int(answer.ids[i]), piece)
+                settled = self.reply.add_inserted_token(int(answer.ids[i]), piece, kind)
+            self.draft.token_added()
             yield from self._token_events(settled)
 
     def _plan_injection_for_tool(self, keys: Sequence[ChunkKey], ids: Reservation) -> InjectionPlan:
-        """A memory's snapshot should return to its place."""
+        """Plan to resurrect the chunks in the snapshot of a memory entry."""
         return plan_injection(
             self.open_window,
             lambda room: self.open_window.plan_snapshot(keys, room, before=ids.start),
@@ -639,7 +651,7 @@ class Turn:
         return events.ReplyStored(turn_id, now, name, seen, use, reminders, unfinished=bool(ended))
 
     def _nothing_added(self) -> bool:
-        """A reply that should go on has not: the one that was there stays, and no version is stored."""
+        """Whether a continued reply has no new text: then the earlier version stays, and no new one is stored."""
         nothing = (
             bool(self.request.opening)
             and not b"".join(token.piece for token in self.reply.tokens[self.request.tokens :]).strip()
@@ -648,20 +660,20 @@ class Turn:
         return nothing
 
     def _prune_after_reply(self, ids: Reservation) -> Iterator[events.TurnEvent]:
-        """First thoughts and a tool's words between frames, which templates do not write of past turns; then the dimmest."""
+        """Prune thoughts and tool output first, since templates leave them out of past turns; then the dimmest chunks."""
         window, budget = self.open_window.window, self.open_window.live_limit
         aside = {THOUGHT, TOOL} if self.tool_form == "native" else {THOUGHT}
         asides = [key for key, tags in self._reply_tags.items() if aside.intersection(tags)]
-        goes = [
+        prunes = [
             Prune(key, len(live.chunk), live.peak, PruneReason.TURN_OVER, 0)
             for key, live in ((key, window.at(key)) for key in asides if key in window)
         ]
-        if goes:
-            over = PrunePlan(budget, 0, tuple(goes))
-            self.recorder.note("prune", over)
-            yield self._prune_chunks(over, before_turn=False)
+        if prunes:
+            asides_plan = PrunePlan(budget, 0, tuple(prunes))
+            self.recorder.note("prune", asides_plan)
+            yield self._prune_chunks(asides_plan, before_turn=False)
         if not self._reply_stored:
-            self.open_window.restore_replaced()  # nothing took the place of what went aside
+            self.open_window.restore_replaced()  # there is no new version: the replaced turns are live again
         current = {ids.user_turn, ids.assistant_turn, self.request.question or ids.user_turn}
         plan = self._plan_prune(budget, self.open_window.recent_turns() | current)
         self.recorder.note("prune", plan)
@@ -669,7 +681,11 @@ class Turn:
             yield self._prune_chunks(plan, before_turn=False)
 
     def _plan_prune(self, budget: int, current: set[int]) -> PrunePlan:
-        """Where a cache cannot be cut, what woke up goes first, if that is enough: the rest is read again then."""
+        """Which chunks to prune down to the budget.
+
+        If the engine cannot cut its KV cache, recently resurrected chunks are pruned first, if that is enough: pruning older
+        chunks would make the engine read the rest of the context again.
+        """
         window, kept, pairs = (
             self.open_window.window,
             self._resurrected_and_used(),
@@ -685,8 +701,8 @@ class Turn:
         return plan_prune(window, budget, goal=goal, current=current, kept=kept, pairs=pairs)
 
     def _goal(self, budget: int) -> int:
-        able = self.engine.info.abilities
-        return self.settings.prune_goal(budget, cuts=able.cuts, token_ids=able.token_ids)
+        abilities = self.engine.info.abilities
+        return self.settings.prune_goal(budget, cuts=abilities.cuts, token_ids=abilities.token_ids)
 
     def _resurrected_and_used(self) -> set[ChunkKey]:
         if not self.settings.protect_used:
@@ -698,10 +714,10 @@ class Turn:
         }
 
     def _prune_chunks(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksPruned:
-        slept = self.open_window.prune(plan, now=self.now())
+        pruned = self.open_window.prune(plan, now=self.now())
         self._pruned_for_room.update(plan.keys if before_turn else ())
-        self.stats["asleep"] += len(slept)
-        return events.ChunksPruned(slept, plan.budget, plan.over, before_turn)
+        self.stats["asleep"] += len(pruned)
+        return events.ChunksPruned(pruned, plan.budget, plan.over, before_turn)
 
 
 COUNTS = (
@@ -719,19 +735,19 @@ COUNTS = (
 
 @dataclass(slots=True)
 class TurnTimer:
-    """The model's part of a turn and ours, in seconds."""
+    """Seconds of a turn: the engine's, and Halo Weave's own."""
 
     began: float
-    handed: float = 0.0  # when the model was asked for its next step
+    handed: float = 0.0  # when the engine was last called
     model: float = 0.0
-    reading: float = 0.0  # of the model's time, until its first token
-    before: float = 0.0  # ours until the prompt was handed to the model
-    recall: float = 0.0  # of that, for finding what should wake up
-    per_token: float = 0.0  # ours while tokens came
-    ended: float = 0.0  # when the model had spoken
+    reading: float = 0.0  # prefill, part of `model`
+    before: float = 0.0  # our own, until the engine gets the prompt
+    recall: float = 0.0  # search and recall plan, part of `before`
+    per_token: float = 0.0  # our own during generation, all tokens together
+    ended: float = 0.0  # when generation ended
 
     def summary(self, stats: Counter[str]) -> dict[str, float]:
-        """The figures of a turn that is over now."""
+        """The figures of the turn, which ends now."""
         now, tokens, writing = time.perf_counter(), stats["tokens"], self.model - self.reading
         return {
             **{name: stats[name] for name in COUNTS},

@@ -21,35 +21,40 @@ from halo_weave.store.sql_store import SqlStore
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What another program wants to hold for one reply, instead of what the window has."""
+    """Options of an API client for one reply. They replace those of the window."""
 
     system_prompt: str = ""
-    tools: str = ""  # that it runs itself, as JSON; the model only calls them
-    grammar: str = ""  # GBNF: the reply has this form
-    likely: int = 0  # how many of the likeliest tokens are told with each one
+    tools: str = ""  # JSON; the model calls these tools, and the client runs them
+    grammar: str = ""  # GBNF that the reply must follow
+    likely: int = 0  # how many of the likeliest tokens each token event has
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
-    """`text` is what the user says, or has said. What follows on the branch goes aside once something takes its place."""
+    """What a turn has to do. `text` is the user's message, new or old.
+
+    Later turns on the branch are set aside when the new turn or reply is stored.
+    """
 
     text: str
     stop: tuple[str, ...] = ()
-    after: int | None = None  # what is said follows this turn instead of the last one; 0: none
-    question: int | None = None  # nothing new is said: this turn of the user's is answered
-    opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # what the reply begins with
-    client: ClientOptions | None = None  # what the program that asked wants to hold for this reply
+    after: int | None = (
+        None  # the id of the turn that the message follows, instead of the last one; 0: it begins the conversation
+    )
+    question: int | None = None  # the id of a user turn to answer again; None: the message is new
+    opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # tokens that the reply begins with
+    client: ClientOptions | None = None  # options of the API client; None: the page or the terminal
     overrides: RecallOverrides = NO_OVERRIDES
-    documents: tuple[Document, ...] = ()  # that come with what is said
-    speaker: str = ""  # who says it, if several write in the window
+    documents: tuple[Document, ...] = ()  # attached to the message
+    speaker: str = ""  # the author of the message, if several people write in the window
 
     @property
     def tokens(self) -> int:
-        """Of the opening."""
+        """How many tokens the opening has."""
         return sum(len(tokens) for _, tokens in self.opening)
 
     def sampling(self, settings: Settings, most: int) -> Sampling:
-        """How the reply is written: at most so many tokens. Other programs bring their own stop strings."""
+        """The sampling settings of the reply, of at most `most` tokens. API clients send their own stop strings."""
         stop = self.stop if self.client else (*self.stop, *settings.stops)
         return Sampling(
             temperature=settings.temperature,
@@ -71,7 +76,7 @@ def on_branch(store: SqlStore, window_id: str, turn_id: int) -> bool:
 
 
 def checkout_turn(system: Runtime, window_id: str, turn_id: int) -> None:
-    """The window's current branch goes through this turn; if it did not, the turn becomes its last one."""
+    """Make the window's current branch go through this turn. If it does not, the turn becomes its last one."""
     if not on_branch(system.store, window_id, turn_id):
         system.store.switch(window_id, turn_id, now=system.now())
 
@@ -105,7 +110,7 @@ def regenerate_request(
 
 
 def continue_request(system: Runtime, window_id: str, stop: Sequence[str]) -> TurnRequest:
-    """The reply that ends the branch goes on where it was cut."""
+    """A request to continue the reply at the end of the branch."""
     store, head, model = system.store, system.window(window_id).head, system.model_in(window_id)
     last = store.turn_record(head) if head else None
     if last is None or last.role is not Role.ASSISTANT or last.answers is None:
@@ -156,7 +161,7 @@ def text_of_turn(store: SqlStore, turn_id: int) -> str:
 
 
 def set_aside_replaced_turns(system: Runtime, open_window: OpenWindow, asked: TurnRequest) -> None:
-    """The open window as it was before the turn went on. The store follows when something takes its place."""
+    """Remove the turns that the request replaces from the open window. The store sets them aside when the new turn is stored."""
     place = asked.question if asked.question is not None else asked.after
     if place is None:
         return
@@ -169,7 +174,7 @@ def set_aside_replaced_turns(system: Runtime, open_window: OpenWindow, asked: Tu
     end = max(one.chunk.stop for one in chunks)
     later = [live for live in open_window.window if live.chunk.start >= end]
     goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.TURN_OVER, 0) for one in later]
-    if goes:  # said elsewhere since, and woken for what is left now
+    if goes:  # chunks of later turns, also of other windows
         open_window.prune(PrunePlan(0, 0, tuple(goes)), now=system.now())
     asleep = [one.key for one in chunks if one.key not in open_window.window]
     plan = open_window.plan_snapshot(asleep, open_window.engine.info.context)

@@ -54,32 +54,32 @@ OVERRIDES = {field.name for field in fields(Sampling)} - {"stop", "grammar", "li
 
 @dataclass(frozen=True, slots=True)
 class TurnAccepted:
-    """The user's words are stored, and a reply to them comes. The turn's events are those after `before`."""
+    """The user's message is stored, and the reply is being generated."""
 
-    heard: MessageStored | RegenerationStarted
-    before: str
+    first_event: MessageStored | RegenerationStarted
+    last_event: str  # the id of the window's last event before the turn; the turn's events follow it
 
 
 class Turns(Branches):
-    """`weave.turns`: what is said, and what is told of it."""
+    """`weave.turns`: start and stop turns, and read their events."""
 
-    def __init__(self, system: Runtime, ahead: Prefetcher) -> None:
-        self._system, self._ahead = system, ahead
+    def __init__(self, system: Runtime, prefetcher: Prefetcher) -> None:
+        self._system, self._prefetcher = system, prefetcher
         self._lock = Lock()
-        self._threads: dict[str, Thread] = {}  # the latest of each window
-        self._running: dict[str, Turn] = {}
-        self._last: dict[str, Mapping[str, Any]] = {}
+        self._threads: dict[str, Thread] = {}  # by window, the thread of its latest turn
+        self._running: dict[str, Turn] = {}  # by window
+        self._last_stats: dict[str, Mapping[str, Any]] = {}
         self.totals = Totals()
         self._documents = Documents(system)
         self.remote_replies = RemoteReplies(system)
 
     def within(self, system: Runtime) -> Turns:
-        """The same turns on a runtime with the limits of a person."""
+        """The same turns, limited to what the person of this runtime may see and change."""
         other = copy(self)
         other._system, other._documents = system, Documents(system)
         return other
 
-    def say(
+    def send_message(
         self,
         window_id: str,
         text: str,
@@ -87,59 +87,61 @@ class Turns(Branches):
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
         after: int | None = None,
-        terms: ClientOptions | None = None,
+        client_options: ClientOptions | None = None,
         overrides: RecallOverrides = NO_OVERRIDES,
         documents: Sequence[Document] = (),
     ) -> Future[TurnAccepted]:
-        """Begin a turn in a thread. The future holds until the user's words are stored, or says why they are not.
+        """Begin a turn in a thread of its own. The future is done when the message is stored, or raises why it is not.
 
-        `sampling`: settings such as temperature or max_new_tokens, for this turn alone. `stop`: the reply ends before
-        one of these texts. `after`: the turn that these words follow, instead of the last one; 0: none. `terms`: what
-        another program wants to hold for this reply. `overrides`: what is to be resurrected for it, and what not. `documents` become
-        turns of their own, right before the words.
+        `sampling`: settings such as temperature or max_new_tokens, for this turn only. `stop`: the reply ends before
+        one of these strings. `after`: the id of the turn that the message follows, instead of the last one; 0: it begins the
+        conversation. `client_options`: options of an API client, which replace the window's for this turn. `overrides`: chunks
+        that must or must not be resurrected for this turn. `documents` become turns of their own, right before the message.
         """
 
         def make_request() -> TurnRequest:
             attached = self._documents.checked(documents, window_id) if documents else ()
-            request = self._saying(window_id, text, stop, after)
-            return replace(request, client=terms, overrides=overrides, documents=attached)
+            request = self._message_request(window_id, text, stop, after)
+            return replace(request, client=client_options, overrides=overrides, documents=attached)
 
         return self._begin(window_id, make_request, sampling)
 
-    def answer(
+    def regenerate(
         self,
         window_id: str,
         turn_id: int | None = None,
         *,
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
-        terms: ClientOptions | None = None,
+        client_options: ClientOptions | None = None,
         opening: tuple[tuple[ReplyKind, Tokens], ...] = (),
     ) -> Future[TurnAccepted]:
-        """A reply to words that have none, or another reply; the former one stays in the record.
+        """Generate a reply to a message that has none, or another reply; the earlier reply stays stored.
 
-        `turn_id`: the user's turn, or a reply to it; by default the last one. `opening`: how the reply begins.
+        `turn_id`: the user's turn, or a reply to it; by default the last one. `opening`: tokens that the reply begins with.
         """
 
         def make_request() -> TurnRequest:
             return replace(
-                regenerate_request(self._system, window_id, turn_id, stop), client=terms, opening=opening
+                regenerate_request(self._system, window_id, turn_id, stop),
+                client=client_options,
+                opening=opening,
             )
 
         return self._begin(window_id, make_request, sampling)
 
-    def go_on(
+    def continue_reply(
         self,
         window_id: str,
         *,
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
-        terms: ClientOptions | None = None,
+        client_options: ClientOptions | None = None,
     ) -> Future[TurnAccepted]:
-        """The last reply goes on where it ended. The shorter one stays in the record."""
+        """Continue the last reply where it ended. The shorter version stays stored."""
 
         def make_request() -> TurnRequest:
-            return replace(continue_request(self._system, window_id, stop), client=terms)
+            return replace(continue_request(self._system, window_id, stop), client=client_options)
 
         return self._begin(window_id, make_request, sampling)
 
@@ -152,10 +154,10 @@ class Turns(Branches):
         sampling: Mapping[str, Any] | None = None,
         stop: Sequence[str] = (),
     ) -> Future[TurnAccepted] | None:
-        """The turn says something else. Words of the user's are answered; for others there is no future to wait for."""
+        """Replace the text of a turn. A message of the user gets a new reply; for other turns the result is None."""
         turn = self._system.store.turn_record(turn_id)
         if turn.role is Role.USER:
-            return self.say(window_id, text, sampling=sampling, stop=stop, after=turn.parent or 0)
+            return self.send_message(window_id, text, sampling=sampling, stop=stop, after=turn.parent or 0)
         self.replace(window_id, turn_id, storable_text(text))
         return None
 
@@ -167,10 +169,14 @@ class Turns(Branches):
         stop: Sequence[str] = (),
         after: int | None = None,
     ) -> Iterator[TurnEvent]:
-        """One turn in the caller's thread: it goes on as long as the caller asks for the next event."""
-        yield from self._steps(window_id, lambda: self._saying(window_id, text, stop, after), sampling)
+        """Run one turn in the caller's thread: each `next` on the iterator runs it up to its next event."""
+        yield from self._steps(
+            window_id, lambda: self._message_request(window_id, text, stop, after), sampling
+        )
 
-    def _saying(self, window_id: str, text: str, stop: Sequence[str], after: int | None) -> TurnRequest:
+    def _message_request(
+        self, window_id: str, text: str, stop: Sequence[str], after: int | None
+    ) -> TurnRequest:
         text = storable_text(text)
         if not text.strip():
             raise BadInput("There is nothing to say. Write something first.")
@@ -197,50 +203,50 @@ class Turns(Branches):
             set_aside_replaced_turns(system, open_window, request)
             turn = Turn(
                 system.root, open_window, request, began
-            )  # the request was checked: a turn runs for its window
+            )  # access was checked above; the turn itself has no person's limits
             system.busy_windows[window_id], self._running[window_id] = open_window, turn
             try:
                 yield from turn.run()
             finally:
                 del system.busy_windows[window_id], self._running[window_id]
-        if request.client is None:  # what another program will send begins as it likes
-            self._ahead.request(window_id, speaker=request.speaker)
+        if request.client is None:  # the next prompt of an API client cannot be predicted
+            self._prefetcher.request(window_id, speaker=request.speaker)
 
     def wait_until_free(self, window_id: str, timeout: float) -> None:
-        """Wait until nothing is said or changed in a window."""
+        """Wait until no turn or change is under way in a window."""
         self._system.wait_until_free(window_id, timeout)
 
     def follow(self, window_id: str, after: str | None = None) -> Iterator[WindowEvent]:
-        """The events after one, then those that come, up to the end of a turn."""
+        """Yield the events after event `after`, then wait for new ones, until a turn ends."""
         for numbered in self.hub(window_id).follow(after):
             yield numbered.event
             if isinstance(numbered.event, TurnEnded | TurnFailed):
                 return
 
-    def polled(self, window_id: str, after: str) -> Iterator[WindowEvent | None]:
-        """The same without waiting: None where nothing has come yet."""
-        for numbered in self.hub(window_id).polled(after, lambda: None):
+    def poll(self, window_id: str, after: str) -> Iterator[WindowEvent | None]:
+        """Like `follow`, but yields None instead of waiting when there is no new event."""
+        for numbered in self.hub(window_id).poll(after, lambda: None):
             yield None if numbered is None else numbered.event
             if numbered is not None and isinstance(numbered.event, TurnEnded | TurnFailed):
                 return
 
     def events_since(self, window_id: str, after: str) -> list[WindowEvent]:
-        """The events after one that were told already."""
+        """The events that were published after event `after`."""
         hub = self.hub(window_id)
         return [one.event for one in hub.since(hub.place(after))[0]]
 
     def hub(self, window_id: str) -> EventHub:
-        """The events of a window."""
+        """The hub that publishes the events of a window."""
         self._system.window(window_id)
         return self._system.hubs.of(window_id)
 
     @property
     def watchers(self) -> int:
-        """How many follow the events of any window."""
+        """How many clients follow the events of any window."""
         return self._system.hubs.watchers
 
     def abort(self, window_id: str) -> bool:
-        """Stop the reply at its next token, whichever server writes it. What was said so far stays."""
+        """Stop the reply at its next token, whichever server generates it. Its tokens so far stay."""
         self._system.store.check_writes(window_id)
         return self._stop(window_id) or self._system.store.fleet.stop(window_id)
 
@@ -256,28 +262,29 @@ class Turns(Branches):
         return turn is not None
 
     def on_remote_change(self, news: RemoteChange) -> None:
-        """Another server has changed something, or wants a reply stopped."""
+        """Another server has changed something, or asks to stop a reply."""
         if news.event == "stop" and news.window is not None:
             self._stop(news.window)
             return
         self._system.on_remote_change(news)
         if news.event == "changed" and news.window is not None:
-            self.remote_replies.hear(news.window)
+            self.remote_replies.on_window_changed(news.window)
 
     def generating(self) -> list[str]:
+        """The windows whose turn is running in this process."""
         return self._system.readable(list(self._running))
 
     @property
     def waiting(self) -> int:
-        """Turns of which the model has not said anything yet."""
+        """How many running turns have no generated token yet."""
         return sum(not turn.stats["tokens"] for turn in list(self._running.values()))
 
-    def last(self, window_id: str) -> Mapping[str, Any]:
-        """What the window's last turn came to."""
-        return self._last.get(window_id, {})
+    def last_stats(self, window_id: str) -> Mapping[str, Any]:
+        """The figures of the window's last turn."""
+        return self._last_stats.get(window_id, {})
 
     def close(self) -> None:
-        """Let go of those who watch, stop every reply, and wait until what was said is stored."""
+        """End the event streams, stop every reply, and wait until the replies are stored."""
         self._system.hubs.close()
         self.remote_replies.close()
         end = time.monotonic() + CLOSE_TIMEOUT
@@ -310,24 +317,26 @@ class Turns(Branches):
         try:
             for event in self._steps(window_id, make_request, sampling):
                 if hub is None:
-                    hub = self._enter(window_id)
-                    before = hub.last
+                    hub = self._wait_for_previous_turn(window_id)
+                    last_event = hub.last
                 if isinstance(event, TurnEnded):
                     ended = event
                     continue
                 hub.publish(event)
                 if isinstance(event, MessageStored | RegenerationStarted):
-                    begun.set_result(TurnAccepted(event, before))
-                    self._system.store.fleet.tell([window_id])  # the user's words
+                    begun.set_result(TurnAccepted(event, last_event))
+                    self._system.store.fleet.tell(
+                        [window_id]
+                    )  # other servers read the message from the store
                     again = isinstance(event, RegenerationStarted)
                 empty = empty or (isinstance(event, ReplyStored) and again and not event.chunks)
             if hub is not None and ended is not None:
-                # Only now is the window free: whoever hears this may speak at once.
-                self._last[window_id] = ended.stats
+                # The window is free now: a client that gets this event may send a message at once.
+                self._last_stats[window_id] = ended.stats
                 self.totals.add_turn(ended.stats)
                 log.info("A turn ended.", extra={"figures": {"window": window_id, **ended.stats}})
                 hub.publish(ended)
-                if empty:  # the former answer is there again
+                if empty:  # the earlier reply is the current one again
                     hub.publish(WindowChanged())
         except Exception as error:
             known = isinstance(error, HaloWeaveError)
@@ -344,8 +353,8 @@ class Turns(Branches):
                 begun.set_exception(error)
         self._system.hubs.bound(window_id)
 
-    def _enter(self, window_id: str) -> EventHub:
-        """The window is ours. The turn before may have its last event still to tell; ours come after it."""
+    def _wait_for_previous_turn(self, window_id: str) -> EventHub:
+        """The previous turn may not have published its last event yet: wait for it, so that this turn's events follow."""
         with self._lock:
             previous = self._threads.get(window_id)
             self._threads[window_id] = current_thread()
@@ -356,11 +365,11 @@ class Turns(Branches):
 
 @contextmanager
 def _reopen_changed_model(system: Runtime, window_id: str) -> Iterator[None]:
-    """An engine whose server runs another model now is opened again: the next turn speaks with that one."""
+    """If the engine's server has loaded another model, open the engine again, so that the next turn uses that model."""
     try:
         yield
     except AnotherModel:
-        with suppress(HaloWeaveError):  # another window speaks with it
+        with suppress(HaloWeaveError):  # another window is using the engine
             name = system.settings(system.window(window_id)).engine_name
             if name:
                 system.close_engine(name)

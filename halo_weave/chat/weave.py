@@ -67,16 +67,16 @@ class Weave:
         self.runtime.listed, self.runtime.open_other = engine_list, open_other
         if silent is not None:
             self.runtime.use_token_counter(silent)
-        self._ahead = Prefetcher(self.runtime)
-        self.turns = Turns(self.runtime, self._ahead)
+        self._prefetcher = Prefetcher(self.runtime)
+        self.turns = Turns(self.runtime, self._prefetcher)
         self.models = Models(self.runtime, self.turns, open_model, calibrate, remember_model)
         self.engines = Engines(self.runtime, engine_list)
         self.windows = Windows(self.runtime, self.turns)
         self.documents = Documents(self.runtime)
         self.presets = Presets(self.runtime)
         self.chunks = Chunks(self.runtime)
-        self.memory = Memory(self.runtime, embed_anew, self._ahead)
-        self.keepsakes = MemoryTools(self.runtime)
+        self.memory = Memory(self.runtime, embed_anew, self._prefetcher)
+        self.memory_tools = MemoryTools(self.runtime)
         self.library = McpMemory(self.runtime)
         self.people = People(store, now, changed=self.runtime.publish_changed)
         self.now = now
@@ -97,7 +97,7 @@ class Weave:
         own.memory = self.memory.within(runtime)
         own.windows = Windows(runtime, own.turns)
         own.documents, own.presets = Documents(runtime), Presets(runtime)
-        own.chunks, own.keepsakes = Chunks(runtime), MemoryTools(runtime)
+        own.chunks, own.memory_tools = Chunks(runtime), MemoryTools(runtime)
         own.library, own.engines = McpMemory(runtime), self.engines.within(runtime)
         own.people = People(
             whole.store, self.now, changed=whole.publish_changed, person=person, reached=runtime.store
@@ -118,14 +118,14 @@ class Weave:
         """Stop what is being written and let go of everything. What was said so far is kept."""
         self.models.close()
         self.memory.close()
-        self._ahead.close()
+        self._prefetcher.close()
         self.turns.close()
         self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
         self.runtime.close()
 
 
 class MemoryTools:
-    """`weave.keepsakes`."""
+    """`weave.memory_tools`: the AI's notes and structured memory."""
 
     def __init__(self, system: Runtime) -> None:
         self.runtime = system

@@ -277,7 +277,7 @@ class Windows:
             in_progress,
             budget,
             last,
-            self._turns.last(window_id),
+            self._turns.last_stats(window_id),
             open_window.system.text,
             open_window.unstored,
         )

@@ -65,7 +65,7 @@ class Chat:
             "context": self.context,
             "pin": lambda key: self.act(weave.chunks.pin, key, "is pinned"),
             "unpin": lambda key: self.act(weave.chunks.unpin, key, "is not pinned any more"),
-            "sleep": lambda key: self.act(weave.chunks.sleep, key, "sleeps"),
+            "sleep": lambda key: self.act(weave.chunks.prune, key, "sleeps"),
             "prune": self.prune,
             "wake": self.wake,
             "graveyard": self.graveyard,
@@ -106,10 +106,10 @@ class Chat:
         """The turn runs in a thread of its own, so that Ctrl-C can stop the reply and nothing else."""
         turns, window = self.weave.turns, self.window.id
         with _on_interrupt(lambda: turns.abort(window)):
-            begun = turns.say(window, text, documents=self.attached).result()
+            begun = turns.send_message(window, text, documents=self.attached).result()
             self.attached = []
             try:
-                for event in turns.follow(window, begun.before):
+                for event in turns.follow(window, begun.last_event):
                     self.show(event)
             finally:
                 self.have_read()
@@ -267,7 +267,7 @@ class Chat:
         said = f"{with_count(memory.tokens, 'token')} in {with_count(memory.chunks, 'chunk')}"
         table.add_row("memory", f"{said}, {with_count(memory.windows, 'window')}")
         table.add_row("model", plain(now.model.name))
-        if last := self.weave.turns.last(self.window.id):
+        if last := self.weave.turns.last_stats(self.window.id):
             table.add_row("last turn", ", ".join(f"{name} {value}" for name, value in last.items()))
         self.console.print(table)
 
@@ -278,7 +278,7 @@ class Chat:
         self.print_dim(f"{key} {what}")
 
     def wake(self, key: str) -> None:
-        done = self.weave.chunks.wake(self.window.id, _keyed(key))
+        done = self.weave.chunks.resurrect(self.window.id, _keyed(key))
         self.print_dim(f"{key} is awake and pinned")
         for one in done.woken[1:]:
             self.print_dim(f"↻ {one.chunk.key} came with it: {_shortened(one.chunk.text)}")

@@ -116,7 +116,7 @@ def search(
                 scored = {hit.key: hit for hit in found if is_related_hit(hit)}
                 shown = dict.fromkeys(scored, "")
             else:
-                scored, plan = _would_wake(store, recall, words, budget, window, only)
+                scored, plan = _would_resurrect(store, recall, words, budget, window, only)
                 told = {"budget": budget, "cost": plan.cost}
                 shown = {waking.key: str(waking.part) for waking in plan.chunks}
             status = recall.status()
@@ -158,7 +158,7 @@ def _settings(store: SqlStore, window: str | None) -> Settings:
     return effective_settings(store, record, configured_settings(read_config()))
 
 
-def _would_wake(
+def _would_resurrect(
     store: SqlStore, recall: MemorySearch, words: str, budget: int, window: str | None, only: SearchFilter
 ) -> tuple[dict[ChunkKey, RecallHit], RecallPlan]:
     """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
@@ -247,7 +247,7 @@ def calibrate(data: Data = None, model: Model = None, as_json: Json = False) -> 
     """Find out anew which heads of a model look at what its words are taken from."""
     options = options_of(read_config(), data=data, model=model, embedder="off")
     with progress_bar() as telling, closing(open_engine(options, telling)) as engine:
-        found, name = calibrate_engine(options, engine, telling, anew=True), engine.info.name
+        found, name = calibrate_engine(options, engine, telling, force=True), engine.info.name
     if as_json:
         heads = [one._asdict() for one in found.heads]
         print_json({"model": name, "message": found.sentence, "heads": heads})

@@ -136,7 +136,7 @@ def _inject_memory(
     with progress_bar() as telling:
         weave = build_weave(options_of(read_config(), data=data, model=model, embedder="off"), telling)
     with closing(weave):
-        done = weave.keepsakes.inject(weave.windows.find(window).id, path)
+        done = weave.memory_tools.inject(weave.windows.find(window).id, path)
     woken, slept = done.woken, done.slept
     cost = sum(one.cost for one in woken)
     made_room = f" {with_count(len(slept), 'dimmer one')} fell asleep to make room." if slept else ""

@@ -36,7 +36,7 @@ class TokenSource(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """What a reply took from what was said before it. The shares of chunks add up to 1 with `nothing`."""
+    """How much of a reply came from each earlier chunk. These shares and `nothing` add up to 1."""
 
     chunks: tuple[ChunkShare, ...]  # largest share first
     nothing: float  # came from nothing in particular or from the reply itself
@@ -92,21 +92,21 @@ def _shares_by_heads(
 
 
 class AttributionTracker:
-    """Adds up the use of one reply, token by token.
+    """Adds up, token by token, how much of each chunk one reply used.
 
-    What counts is where the reply's own tokens looked. Its first token was chosen by the template's last words, which look
-    at other beginnings of replies: that row counts only if there is no other, and the first token has the sources
-    of the second, which it chose itself.
+    Only rows of the reply's own tokens count. The row that chose the first token belongs to the last token of the template,
+    which looks at the beginnings of other replies. So that row counts only if there is no other, and the first token gets the
+    sources of the second one.
 
-    `asked`: what was said in the question is a source, too, beside what came before it, if the model has retrieval heads.
+    `include_question`: chunks of the question are sources, too, if the model has retrieval heads.
     """
 
-    def __init__(self, calibration: Calibration, *, asked: bool = False) -> None:
+    def __init__(self, calibration: Calibration, *, include_question: bool = False) -> None:
         self.calibration = calibration
-        self._asked = asked and bool(calibration.heads)
-        self._asked_shares = np.zeros(0)  # of the question's chunks, not in `_asked_sums` yet
-        self._asked_sums: defaultdict[ChunkKey, float] = defaultdict(float)
-        self._asked_mass = 0.0
+        self._include_question = include_question and bool(calibration.heads)
+        self._question_shares = np.zeros(0)  # of the question's chunks, not in `_question_sums` yet
+        self._question_sums: defaultdict[ChunkKey, float] = defaultdict(float)
+        self._question_mass = 0.0
         self._usual: Floats | None = None
         self._sums: defaultdict[ChunkKey, float] = defaultdict(float)
         self._starts: dict[ChunkKey, int] = {}
@@ -117,31 +117,35 @@ class AttributionTracker:
         self._mass = 0.0
         self._opening: AttentionRow | None = None  # the row that chose the first token
         self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
-        self.lit: Floats = np.zeros(0, np.float32)  # what each token before the exchange gave so far
+        self.token_use: Floats = np.zeros(0, np.float32)  # by earlier token, its part in the reply so far
 
-    def read(self, rows: Sequence[AttentionRow], before: int) -> None:
-        """The question was read: what each token before it gets anyway."""
+    def observe_prefill(self, rows: Sequence[AttentionRow], before: int) -> None:
+        """Prefill is done: without retrieval heads, note how much attention each earlier token gets whatever is generated."""
         if rows and not self.calibration.heads:
             self._usual = np.mean([row.tokens[:before] for row in rows], axis=0)
 
-    def say(self, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int) -> None:
-        """The reply's next token and what was looked at to say it; None: a tool said it, or nothing is known.
+    def add_token(
+        self, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
+    ) -> None:
+        """Add the reply's next token and the row that chose it; None: the program inserted the token, or there is no row.
 
         `exchange`: the turn that is answered; what came before it can be a source.
         """
         self._tokens.append(())
-        self.see(len(self._tokens) - 1, row, chunks, offsets, exchange)
+        self.add_late_row(len(self._tokens) - 1, row, chunks, offsets, exchange)
 
-    def see(
+    def add_late_row(
         self, place: int, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
     ) -> None:
-        """What was looked at to say one of the tokens, if that is known only later."""
+        """Use the row of an earlier token of the reply, which is known only now."""
         if chunks is not self._chunks:
             self._add_up()
             self._chunks = chunks
             self._shares = np.zeros(sum(chunk.key.turn_id < exchange for chunk in chunks))
-            asked = sum(chunk.key.turn_id == exchange for chunk in chunks) if self._asked else 0
-            self._asked_shares = np.zeros(asked)
+            from_question = (
+                sum(chunk.key.turn_id == exchange for chunk in chunks) if self._include_question else 0
+            )
+            self._question_shares = np.zeros(from_question)
         self._offsets = offsets  # also of a token that nothing is known of: the last row may come next
         if row is None or row.tokens.size < int(offsets[len(self._shares)]):
             return
@@ -152,8 +156,8 @@ class AttributionTracker:
         if self._opening is not None and place == 1:
             self._tokens[0], self._opening = self._tokens[1], None
 
-    def end(self, row: AttentionRow) -> None:
-        """The model has ended the reply: what its last token looked at."""
+    def end_reply(self, row: AttentionRow) -> None:
+        """Use the row of the reply's last token, which is known when generation ends."""
         if not self._tokens or row.tokens.size < int(self._offsets[len(self._shares)]):
             return
         sources = self._look(row)
@@ -167,7 +171,7 @@ class AttributionTracker:
             self._tokens[0] = self._look(opening)
         self._add_up()
         shares: dict[ChunkKey, float] = {}
-        for sums, mass in ((self._sums, self._mass), (self._asked_sums, self._asked_mass)):
+        for sums, mass in ((self._sums, self._mass), (self._question_sums, self._question_mass)):
             total, mean = sum(sums.values()) or 1.0, mass / max(1, self._looked)
             shares |= {key: mean * share / total for key, share in sums.items()}
         named = {key for sources in self._tokens for key, _, _ in sources}
@@ -191,28 +195,30 @@ class AttributionTracker:
         self._looked += 1
         count = len(self._shares)
         before = int(self._offsets[count])
-        asked = self._look_at_question(row, count)
+        from_question = self._look_at_question(row, count)
         if not before:
-            return tuple(_strongest(asked, self._chunks, self._offsets))
+            return tuple(_strongest(from_question, self._chunks, self._offsets))
         usual = self._usual if self._usual is not None and len(self._usual) == before else None
         shares, mass = shares_before(row, before, self.calibration, usual)
         self._mass += mass
         self._shares += np.add.reduceat(shares, self._offsets[:count])
         given = shares * np.float32(mass)
-        self.lit = self.lit + given if len(self.lit) == before else given  # what woke meanwhile begins anew
-        return tuple(_strongest(np.concatenate([given, asked]), self._chunks, self._offsets))
+        self.token_use = (
+            self.token_use + given if len(self.token_use) == before else given
+        )  # after a resurrection the sum begins again
+        return tuple(_strongest(np.concatenate([given, from_question]), self._chunks, self._offsets))
 
     def _look_at_question(self, row: AttentionRow, first: int) -> Floats:
         """Count what a row took from the question, whose chunks begin at a place; what each of its tokens gave."""
-        count = len(self._asked_shares)
+        count = len(self._question_shares)
         if not count or not _has_heads(row, self.calibration):
             return np.zeros(0, np.float32)
         offsets = self._offsets[first : first + count + 1]
         if row.tokens.size < int(offsets[-1]):
             return np.zeros(0, np.float32)
         shares, mass = _shares_by_heads(row, int(offsets[0]), int(offsets[-1]), self.calibration)
-        self._asked_mass += mass
-        self._asked_shares += np.add.reduceat(shares, offsets[:-1] - offsets[0])
+        self._question_mass += mass
+        self._question_shares += np.add.reduceat(shares, offsets[:-1] - offsets[0])
         return shares * np.float32(mass)
 
     def _add_up(self) -> None:
@@ -220,11 +226,13 @@ class AttributionTracker:
         for chunk, share in zip(self._chunks, self._shares.tolist(), strict=False):
             self._sums[chunk.key] += share
             self._starts[chunk.key] = chunk.start
-        for chunk, share in zip(self._chunks[len(self._shares) :], self._asked_shares.tolist(), strict=False):
-            self._asked_sums[chunk.key] += share
+        for chunk, share in zip(
+            self._chunks[len(self._shares) :], self._question_shares.tolist(), strict=False
+        ):
+            self._question_sums[chunk.key] += share
             self._starts[chunk.key] = chunk.start
         self._shares[:] = 0
-        self._asked_shares[:] = 0
+        self._question_shares[:] = 0
 
 
 def _strongest(

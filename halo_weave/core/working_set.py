@@ -291,8 +291,8 @@ class WorkingSet:
         if self.recording:
             self.recording.note("begin_reply", turn_id, start, answers)
 
-    def say(self, token_id: int, piece: bytes, surprisal: float = np.nan) -> None:
-        """The reply's next token, and how little the model expected it, if that is known."""
+    def append_reply_token(self, token_id: int, piece: bytes, surprisal: float = np.nan) -> None:
+        """Append a token to the reply in progress, with its surprisal if that is known."""
         if not self.reply:
             raise BadInput("No reply is being written.")
         at = len(self)

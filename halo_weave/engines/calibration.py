@@ -1,4 +1,8 @@
-"""Finds the retrieval heads of a model by letting it copy words and recall facts, once per model file."""
+"""Find the retrieval heads of a model, once for each model file.
+
+A retrieval head is an attention head that looks at the earlier token which the model copies next. The tests give the model
+prompts in which that token is known: a list of words to repeat, and a story with facts to recall.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +33,16 @@ from halo_weave.engines.templates.messages import ChatMessage
 from halo_weave.errors import HaloWeaveError
 
 log = logging.getLogger(__name__)
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+Progress = Callable[[str, int, int], None]  # what is being done, the amount done, the whole amount
 
-METHOD = 2  # grows when the tests or the choice change, so that every model is calibrated again
+METHOD = 2  # the version of the tests and of the choice of heads; a stored calibration of another version is not used
 PROGRESS_TEXT = "Finding out which heads look back"
-WINDOW = "calibration"
+WINDOW = "calibration"  # the window id that the engine caches the tests under
 WORD_LISTS, FACT_STORIES = 2, 4  # lists of words to copy; stories, with a question for each of their facts
-HEADS_PER_PASS = 512  # whose rows are held in memory, some 50 MB; more are read in several passes
-BLOCK = 1 << 20
+HEADS_PER_PASS = (
+    512  # their attention rows take about 50 MB; a model with more heads reads each prompt several times
+)
+BLOCK = 1 << 20  # bytes read at once to hash a file
 
 WORDS = """
     apple river stone cloud paper green music table horse light water bread glass tiger pilot sugar
@@ -48,7 +54,7 @@ WORDS = """
 NAMES = """
     Anna Tom Maria Peter Lucy John Sara Mark Nina Paul Ella Hugo Iris Leo Olga Karl
 """.split()
-FACTS = (  # what is told, what is asked, how the reply begins, and what may come next
+FACTS = (  # the fact, the question, how the reply begins, and the possible answers
     (
         "{0} lives in {1}.",
         "Where does {0} live?",
@@ -89,22 +95,22 @@ FILLER = (
 
 
 def load_or_calibrate(
-    engine: Engine, folder: Path, progress: Progress, *, anew: bool = False, shared: Path | None = None
+    engine: Engine, folder: Path, progress: Progress, *, force: bool = False, shared: Path | None = None
 ) -> Calibration:
-    """The calibration of the engine's model: as it was stored, or made now and stored in the folder.
+    """The calibration of the engine's model: the stored one, or a new one, which is then stored in the folder.
 
-    `shared`: a folder beside the models, so that another data folder need not find it out again. A model that cannot be
-    calibrated works as well: its light comes from all heads.
+    `force`: calibrate again even if there is a stored one. `shared`: a second folder to store it in, beside the model files, for
+    other data folders. A model that cannot be calibrated can still be used: its brightness comes from all heads.
     """
-    if (blind := _without_attention(engine)) is not None:
-        return blind
+    if (fixed := _known_without_tests(engine)) is not None:
+        return fixed
     if (shadow_model := _shadow_model_of(engine)) is not None:
         return _of_shadow_model(
-            shadow_model, load_or_calibrate(shadow_model, folder, progress, anew=anew, shared=shared)
+            shadow_model, load_or_calibrate(shadow_model, folder, progress, force=force, shared=shared)
         )
     try:
         places = _files(engine, folder, shared, progress)
-        stored = [None if anew else _read_file(place) for place in places]
+        stored = [None if force else _read_file(place) for place in places]
         found = next((one for one in stored if one), None) or calibrate(engine, progress)
         for place, known in zip(places, stored, strict=True):
             if known is None:
@@ -118,9 +124,9 @@ def load_or_calibrate(
 def load_calibration(
     engine: Engine, folder: Path, progress: Progress, *, shared: Path | None = None
 ) -> Calibration | None:
-    """As `calibrated`, but nothing is made: None if that is still to be done."""
-    if (blind := _without_attention(engine)) is not None:
-        return blind
+    """The stored calibration; None if the model has to be calibrated first."""
+    if (fixed := _known_without_tests(engine)) is not None:
+        return fixed
     if (shadow_model := _shadow_model_of(engine)) is not None:
         found = load_calibration(shadow_model, folder, progress, shared=shared)
         return found and _of_shadow_model(shadow_model, found)
@@ -131,13 +137,13 @@ def load_calibration(
 
 
 def pending_calibration(engine: Engine) -> Calibration:
-    """What holds until it is made."""
+    """The calibration to use until the model is calibrated."""
     shadow_model = _shadow_model_of(engine)
     return PENDING if shadow_model is None else _of_shadow_model(shadow_model, PENDING)
 
 
 def _shadow_model_of(engine: Engine) -> Engine | None:
-    """The model that lends its eyes to this one, if it hides what it looks at."""
+    """The small local model that reads attention in place of this engine, if the engine shows none."""
     shadow_model: Engine | None = getattr(engine, "shadow_model", None)
     return shadow_model
 
@@ -148,12 +154,14 @@ def _of_shadow_model(shadow_model: Engine, found: Calibration) -> Calibration:
     )
 
 
-def _without_attention(engine: Engine) -> Calibration | None:
-    """What is said of a model that cannot be calibrated."""
+def _known_without_tests(engine: Engine) -> Calibration | None:
+    """The calibration of a model that needs no tests or cannot be tested; None: it has to be tested."""
     info = engine.info
-    told = getattr(engine, "calibration", None)  # by a server that has found its heads, or hides them
-    if isinstance(told, Calibration):
-        return told
+    reported = getattr(
+        engine, "calibration", None
+    )  # a remote engine may report its calibration, or that it has none
+    if isinstance(reported, Calibration):
+        return reported
     if _shadow_model_of(engine) is not None:
         return None
     if not info.file and not info.url:
@@ -164,18 +172,18 @@ def _without_attention(engine: Engine) -> Calibration | None:
 
 
 def _files(engine: Engine, folder: Path, shared: Path | None, progress: Progress) -> list[Path]:
-    """Where the calibration of the engine's model is stored, or would be."""
+    """The paths at which the calibration of the engine's model is stored."""
     folders = [folder] if shared is None else [folder, shared]
     info = engine.info
     if info.file:
         name = _hash_of(Path(info.file), [one / "files.json" for one in folders], progress)
-    else:  # of a server's model nothing is known but its name and shape
+    else:  # of a model on a server only the name and the shape are known
         name = hashlib.sha256(f"{info.url} {info.name} {info.layers} {info.heads}".encode()).hexdigest()
     return [one / f"{name}.json" for one in folders]
 
 
 def calibrate(engine: Engine, progress: Progress) -> Calibration:
-    """Let the model copy and recall, and see which heads look at the right place."""
+    """Run all tests, and choose the heads that look at the right token most."""
     random = Random(1)  # the same tests for every model
     trials = [
         *(_copying_trial(engine, random.sample(WORDS, 48)) for _ in range(WORD_LISTS)),
@@ -193,7 +201,7 @@ def calibrate(engine: Engine, progress: Progress) -> Calibration:
         engine.forget(WINDOW)
     progress(PROGRESS_TEXT, len(trials), len(trials))
     copying, needles = (sums[kind] / max(1, counts[kind]) for kind in sums)
-    if engine.info.wide_layers:  # what lies beyond a sliding window is seen by the other layers only
+    if engine.info.wide_layers:  # the other layers attend only within a sliding window
         narrow = np.setdiff1d(np.arange(shape[0]), engine.info.wide_layers)
         copying[narrow], needles[narrow] = 0, 0
     return choose_heads(copying, needles)
@@ -201,14 +209,17 @@ def calibrate(engine: Engine, progress: Progress) -> Calibration:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """A reply that is given, and at which earlier token some of its tokens should have been looked up."""
+    """One test: a prompt that ends with a given reply, and for some tokens of the reply the earlier token to look at.
+
+    `kind` is "copying" or "needles" (recalling a fact from a story).
+    """
 
     kind: str
     prompt: Prompt
     targets: Sequence[tuple[int, int]]  # (row from `read_from` on, token of all chunk tokens)
 
     def run(self, engine: Engine) -> Strengths:
-        """(layers, heads): the mean share that the right token got."""
+        """(layers, heads): the mean share of attention that the right token got."""
         layers, heads = engine.info.layers, engine.info.heads
         found = np.zeros((layers, heads))
         at_once = layers if len(self.targets) == 1 else max(1, HEADS_PER_PASS // heads)
@@ -231,7 +242,7 @@ def _rows(engine: Engine, prompt: Prompt, capture: Capture) -> tuple[AttentionRo
 
 
 def _copying_trial(engine: Engine, words: Sequence[str]) -> _Trial:
-    """The words once more: each was looked up where it stands in what the user said."""
+    """The user asks to repeat words: each word of the reply should look at the same word of the message."""
     text = " ".join(words)
     prompt, said, reply = _prompt(engine, [ChatMessage("user", f"Repeat these words: {text}")], text)
     first = sum(len(one) for one in said)
@@ -242,16 +253,16 @@ def _copying_trial(engine: Engine, words: Sequence[str]) -> _Trial:
 
 
 def _recall_trials(engine: Engine, random: Random) -> Iterator[_Trial]:
-    """Six facts among filler, and for each a reply up to where its answer comes."""
-    told = []
+    """A story of six facts among filler. For each fact one test: its question, and the reply up to the answer."""
+    facts = []
     for i, name in enumerate(random.sample(NAMES, 6)):
         fact, question, begin, answers = FACTS[i % len(FACTS)]
         answer = random.choice(answers.split())
-        told.append((fact.format(name, answer), question.format(name), begin.format(name), answer))
-    sentences = [fact for fact, _, _, _ in told] + random.sample(FILLER, 8)
+        facts.append((fact.format(name, answer), question.format(name), begin.format(name), answer))
+    sentences = [fact for fact, _, _, _ in facts] + random.sample(FILLER, 8)
     random.shuffle(sentences)
     story = " ".join(sentences)
-    for fact, question, begin, answer in told:
+    for fact, question, begin, answer in facts:
         messages = [
             ChatMessage("user", story),
             ChatMessage("assistant", "I see."),
@@ -266,9 +277,9 @@ def _recall_trials(engine: Engine, random: Random) -> Iterator[_Trial]:
 def _prompt(
     engine: Engine, messages: Sequence[ChatMessage], reply: str, *, last: bool = False
 ) -> tuple[Prompt, list[Tokens], Tokens]:
-    """The conversation with the beginning of a reply; what was said and the reply as tokens.
+    """The prompt of the messages and the reply; the tokens of each message; the tokens of the reply.
 
-    Rows are read of the reply's tokens, or of the last one only.
+    Attention rows are read for each token of the reply, or with `last` for its last token only.
     """
     segments: list[Segment] = []
     said: list[Tokens] = []
@@ -292,7 +303,7 @@ def _prompt(
     return Prompt(segments, counts["chunk"], counts["chunk"] - 1 if last else first), said, tokens
 
 
-# What is stored
+# Files
 
 
 def _as_json(found: Calibration) -> dict[str, Any]:
@@ -300,7 +311,7 @@ def _as_json(found: Calibration) -> dict[str, Any]:
 
 
 def _read_file(place: Path) -> Calibration | None:
-    """A calibration of this method; None if there is none, or it cannot be read."""
+    """The stored calibration; None if there is none of this `METHOD`, or it cannot be read."""
     with suppress(OSError, ValueError, TypeError, KeyError):
         kept = json.loads(place.read_text(encoding="utf-8"))
         if kept["method"] == METHOD:
@@ -309,7 +320,7 @@ def _read_file(place: Path) -> Calibration | None:
 
 
 def _write_file(place: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all. Where nothing can be written, the model is calibrated at each start."""
+    """Write a file completely or not at all. If the folder cannot be written, the model is calibrated at each start."""
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         partial = place.with_name(place.name + ".partial")
@@ -318,7 +329,7 @@ def _write_file(place: Path, content: dict[str, Any]) -> None:
 
 
 def _hash_of(file: Path, lists: Sequence[Path], progress: Progress) -> str:
-    """The SHA-256 of a file, which is computed again only when its size or its time of change is another."""
+    """The SHA-256 of a file. The `lists` keep it by size and time of change, so that it is computed once."""
     stat = file.stat()
     mark, name = [stat.st_size, stat.st_mtime_ns], str(file.resolve())
     kept = {place: _known_files(place) for place in lists}
@@ -342,6 +353,7 @@ def _hash_of(file: Path, lists: Sequence[Path], progress: Progress) -> str:
 
 
 def _known_files(place: Path) -> dict[str, Any]:
+    """The list of hashed files; empty if it cannot be read."""
     with suppress(OSError, ValueError):
         read = json.loads(place.read_text(encoding="utf-8"))
         if isinstance(read, dict):

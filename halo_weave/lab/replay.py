@@ -83,7 +83,7 @@ class _Run:
         rows = turn.rows()
         self.said = next((s["answers"] for s in turn.steps if s["what"] == "begin_reply"), None)
         self.pruned: set[ChunkKey] = set()
-        self.tally = AttributionTracker(self.calibration, asked=True)
+        self.tally = AttributionTracker(self.calibration, include_question=True)
         for step in turn.steps:
             self.step(turn, step, rows)
         window = self.window
@@ -113,16 +113,16 @@ class _Run:
             case "row":
                 row = self.fitted(next(rows)) if step["known"] else None
                 if self.uses and self.said is not None:
-                    self.tally.say(row, window.chunks, window.offsets, self.said)
+                    self.tally.add_token(row, window.chunks, window.offsets, self.said)
                 if window.strategy.capture.reply:
                     window.update(row, score_reply=step["score_reply"])
                 self.done.rows += 1
             case "last_row":
                 last = self.fitted(next(rows))
                 if self.uses:
-                    self.tally.end(last)
+                    self.tally.end_reply(last)
             case "say":
-                window.say(step["id"], bytes.fromhex(step["piece"]), step["surprisal"])
+                window.append_reply_token(step["id"], bytes.fromhex(step["piece"]), step["surprisal"])
             case "end_reply":
                 made = window.end_reply(
                     step["min_chunk_tokens"], parts_of(step), max_chunk_tokens=step["max_chunk_tokens"]
@@ -197,7 +197,7 @@ class _Run:
             window.observe_surprisal(step["turn"], surprisal)
         if self.uses:
             before = sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != step["turn"])
-            self.tally.read(rows, before)
+            self.tally.observe_prefill(rows, before)
         if window.strategy.capture.reading:
             window.observe_rows(rows)
         self.done.rows += len(rows)

@@ -1,4 +1,4 @@
-"""Copy a memory row by row into another database, and move it there."""
+"""Copy a memory into another file or database, row by row."""
 
 from __future__ import annotations
 
@@ -17,31 +17,36 @@ from halo_weave.store.sql_store import SqlStore
 from halo_weave.store.sqlite import SqliteStore
 
 BATCH = 1_000  # rows in one transaction
-# References to rows that come later: these columns are filled in when all rows are there.
+# Columns that refer to rows of later tables: they stay empty until all rows are copied.
 DEFERRED_COLUMNS = {"windows": "head", "chunks": "merged_into"}
+# The row of the table `memory` that is copied last.
 HEADER = Table("memory", ("id", "created", "next_turn", "next_position", "cleared_turn"), ("id",))
 Row = tuple[Any, ...]
 
 
 def copy_rows(source: Connection, target: Database, *, progress: Progress = silent) -> int:
-    """The target holds what the source holds. Others may see it half done meanwhile. Returns how many rows it took."""
+    """Make the target equal to the source. Returns how many rows were written or deleted.
+
+    Rows that are equal already are skipped, so an interrupted copy can be repeated. Each batch is a transaction of its own:
+    a reader of the target may see an incomplete copy.
+    """
     tables = source.tables()
-    total = sum(int(source.execute(f"SELECT count(*) FROM {one.name}").fetchone()[0]) for one in tables)
+    total = sum(int(source.execute(f"SELECT count(*) FROM {table.name}").fetchone()[0]) for table in tables)
     done = written = 0
     for table in tables:
-        for gone, new in _steps(source, target, table, DEFERRED_COLUMNS.get(table.name)):
+        for to_delete, to_write in _differences(source, target, table, DEFERRED_COLUMNS.get(table.name)):
             with target.writing() as db:
-                _remove(db, table, gone)
-                _put(db, table, new)
-            written += len(gone) + len(new)
-            done += len(new)
+                _delete_rows(db, table, to_delete)
+                _write_rows(db, table, to_write)
+            written += len(to_delete) + len(to_write)
+            done += len(to_write)
             progress(min(done, total), total)
     for table in tables:
         if table.name in DEFERRED_COLUMNS:
-            for gone, new in _steps(source, target, table, None):
+            for to_delete, to_write in _differences(source, target, table, None):
                 with target.writing() as db:
-                    _remove(db, table, gone)
-                    _put(db, table, new)
+                    _delete_rows(db, table, to_delete)
+                    _write_rows(db, table, to_write)
     header = source.execute(f"SELECT {', '.join(HEADER.columns)} FROM memory").fetchone()
     with target.writing(durable=True) as db:
         columns = ", ".join(f"{column} = ?" for column in HEADER.columns)
@@ -52,54 +57,61 @@ def copy_rows(source: Connection, target: Database, *, progress: Progress = sile
 
 
 def check_identical(source: Connection, target: Database) -> None:
-    """Every row of both, once more."""
+    """Compare all rows of both, and raise an error if any differ."""
     for table in [*source.tables(), HEADER]:
-        for gone, new in _steps(source, target, table, None):
+        for to_delete, to_write in _differences(source, target, table, None):
             raise StoreError(
-                f"{len(gone) + len(new)} rows of {table.name} in {target.place} are not what they should be. "
+                f"{len(to_delete) + len(to_write)} rows of {table.name} in {target.place} are not what they should be. "
                 "Repeat the move; what is there already is not copied again."
             )
 
 
-def _steps(
-    source: Connection, target: Database, table: Table, late: str | None
+def _differences(
+    source: Connection, target: Database, table: Table, deferred: str | None
 ) -> Iterator[tuple[list[Row], list[Row]]]:
-    """A batch at a time: the keys of rows that should go, and the rows that should be there."""
-    gone: list[Row] = []
-    new: list[Row] = []
-    with target.reading() as held:
-        for key, row in _differing(_rows(source, table, late), _rows(held, table, late), len(table.key)):
-            (gone if row is None else new).append(key if row is None else row)
-            if len(gone) + len(new) >= BATCH:
-                yield gone, new
-                gone, new = [], []
-    if gone or new:
-        yield gone, new
+    """The differences in batches: keys of rows to delete from the target, and rows to write into it."""
+    to_delete: list[Row] = []
+    to_write: list[Row] = []
+    with target.reading() as present:
+        for key, row in _compare(
+            _rows(source, table, deferred), _rows(present, table, deferred), len(table.key)
+        ):
+            (to_delete if row is None else to_write).append(key if row is None else row)
+            if len(to_delete) + len(to_write) >= BATCH:
+                yield to_delete, to_write
+                to_delete, to_write = [], []
+    if to_delete or to_write:
+        yield to_delete, to_write
 
 
-def _rows(db: Connection, table: Table, late: str | None) -> Iterator[Row]:
-    columns = ["NULL" if column == late else column for column in table.columns]
+def _rows(db: Connection, table: Table, deferred: str | None) -> Iterator[Row]:
+    columns = ["NULL" if column == deferred else column for column in table.columns]
     return iter(db.stream(f"SELECT {', '.join(columns)} FROM {table.name} ORDER BY {', '.join(table.key)}"))
 
 
-def _differing(wanted: Iterator[Row], held: Iterator[Row], width: int) -> Iterator[tuple[Row, Row | None]]:
-    """Both in the order of their first `width` columns. None: the row should not be there."""
-    one, other = next(wanted, None), next(held, None)
-    while one is not None or other is not None:
-        if other is None or (one is not None and one[:width] < other[:width]):
-            assert one is not None
-            yield one[:width], one
-            one = next(wanted, None)
-        elif one is None or other[:width] < one[:width]:
-            yield other[:width], None
-            other = next(held, None)
+def _compare(
+    wanted: Iterator[Row], present: Iterator[Row], key_size: int
+) -> Iterator[tuple[Row, Row | None]]:
+    """The key and the wanted row of each difference; None: the row must be deleted.
+
+    Both sources are sorted by their key, which is their first `key_size` columns.
+    """
+    expected, actual = next(wanted, None), next(present, None)
+    while expected is not None or actual is not None:
+        if actual is None or (expected is not None and expected[:key_size] < actual[:key_size]):
+            assert expected is not None
+            yield expected[:key_size], expected
+            expected = next(wanted, None)
+        elif expected is None or actual[:key_size] < expected[:key_size]:
+            yield actual[:key_size], None
+            actual = next(present, None)
         else:
-            if one != other:
-                yield one[:width], one
-            one, other = next(wanted, None), next(held, None)
+            if expected != actual:
+                yield expected[:key_size], expected
+            expected, actual = next(wanted, None), next(present, None)
 
 
-def _remove(db: Connection, table: Table, keys: Sequence[Row]) -> None:
+def _delete_rows(db: Connection, table: Table, keys: Sequence[Row]) -> None:
     if table.name == "words":
         db.remove_from_word_index([key[0] for key in keys])
     elif keys:
@@ -107,7 +119,7 @@ def _remove(db: Connection, table: Table, keys: Sequence[Row]) -> None:
         db.executemany(f"DELETE FROM {table.name} WHERE {where}", keys)
 
 
-def _put(db: Connection, table: Table, rows: Sequence[Row]) -> None:
+def _write_rows(db: Connection, table: Table, rows: Sequence[Row]) -> None:
     if table.name == "words":
         db.remove_from_word_index([row[0] for row in rows])
         db.add_to_word_index([(row[0], row[1]) for row in rows])
@@ -129,9 +141,10 @@ def _put(db: Connection, table: Table, rows: Sequence[Row]) -> None:
 def transfer_memory(
     source: SqlStore, place: Path | str, *, progress: Progress = silent
 ) -> list[VerifyFinding]:
-    """The memory at another place, where there must be none. The source stays as it is; nobody writes to it meanwhile.
+    """Copy the memory to another folder or database, which must be empty.
 
-    What `verify` finds in the copy was in the source, too.
+    The source stays unchanged, and nobody can write to it meanwhile. Returns what `verify` finds in the copy; these faults are in
+    the source, too.
     """
     name = source.stats().id
     opened = _database(str(place), name) if "://" in str(place) else _file(Path(place), name)
@@ -143,7 +156,7 @@ def transfer_memory(
 
 @contextmanager
 def _file(folder: Path, name: str) -> Iterator[SqlStore]:
-    """A file of another name until it is whole."""
+    """The new file. It has another name until the copy is complete."""
     path = memory_file(folder)
     partial = path.with_name(path.name + ".moving")
     if path.exists():
@@ -158,7 +171,7 @@ def _file(folder: Path, name: str) -> Iterator[SqlStore]:
 
 @contextmanager
 def _database(address: str, name: str) -> Iterator[SqlStore]:
-    """A database that nobody else can use until the memory in it is whole."""
+    """The new database. It is marked as incomplete, so that no server opens it until the copy is complete."""
     try:
         from halo_weave.store.postgres.store import PostgresStore
     except ImportError as error:
@@ -176,7 +189,7 @@ def _database(address: str, name: str) -> Iterator[SqlStore]:
 
 
 def _claim(target: Database, name: str, *, begun: bool = False) -> None:
-    """The place is for the memory of this name: it is empty, or it was `begun` to be moved there."""
+    """Give the target the id of the memory. It must be empty, or with `begun` hold an incomplete copy of the same memory."""
     with target.writing(durable=True) as db:
         own, next_turn = db.execute("SELECT id, next_turn FROM memory").fetchone()
         used = next_turn > 1 or any(

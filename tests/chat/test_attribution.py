@@ -103,7 +103,7 @@ def test_before_the_model_is_calibrated_it_is_not_known_what_a_reply_used(tmp_pa
     weave = opened(tmp_path, PENDING)
     window = weave.windows.create("one", settings=SMALL).id
     list(weave.turns.steps(window, "My dog is called Bruno."))
-    weave.chunks.sleep(window, ChunkKey(1, 0, Role.USER))
+    weave.chunks.prune(window, ChunkKey(1, 0, Role.USER))
     (spoken,) = of(events.ReplyStored, list(weave.turns.steps(window, "What is my dog called?")))
     assert spoken.use is None
     assert [(one.key.turn_id, one.share) for one in spoken.remembered or ()] == [(1, None)]

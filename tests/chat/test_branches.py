@@ -15,11 +15,11 @@ from tests.fakes.scripted_engine import ScriptedEngine
 
 
 def finish(weave, window, future):
-    return list(weave.turns.follow(window, future.result(30).before))
+    return list(weave.turns.follow(window, future.result(30).last_event))
 
 
 def say(weave, window, text, **more):
-    return finish(weave, window, weave.turns.say(window, text, **more))
+    return finish(weave, window, weave.turns.send_message(window, text, **more))
 
 
 def shown(weave, window):
@@ -43,7 +43,7 @@ def talk(assembled):
 
 def test_another_answer_takes_the_place_of_the_former_one(talk):
     weave, window = talk
-    told = finish(weave, window, weave.turns.answer(window))
+    told = finish(weave, window, weave.turns.regenerate(window))
     assert isinstance(told[0], events.WindowChanged)
     assert not of(events.MessageStored, told)
     (answering,) = of(events.RegenerationStarted, told)
@@ -61,7 +61,7 @@ def test_another_answer_takes_the_place_of_the_former_one(talk):
 def test_the_former_answer_comes_back_with_its_branch(talk):
     weave, window = talk
     former = weave.windows.context(window).turns[-1].turn_id
-    finish(weave, window, weave.turns.answer(window))
+    finish(weave, window, weave.turns.regenerate(window))
     before = weave.turns.hub(window).last
     assert weave.turns.switch(window, former).id == former
     assert shown(weave, window)[-1] == "Mochi can nap."
@@ -89,7 +89,7 @@ def test_words_that_are_said_another_way_set_aside_what_followed(talk):
 def test_what_was_left_does_not_wake_up_for_the_new_words(talk):
     weave, window = talk
     question = weave.windows.context(window).turns[2].turn_id
-    weave.chunks.sleep(window, weave.windows.context(window).turns[2].chunks[0].key)
+    weave.chunks.prune(window, weave.windows.context(window).turns[2].chunks[0].key)
     told = finish(weave, window, weave.turns.edit(window, question, "What does she do at night?"))
     assert not of(events.ChunksResurrected, told)
     assert "What does she do?" not in shown(weave, window)
@@ -112,7 +112,7 @@ def test_a_reply_goes_on_where_it_ended(assembled):
     cut = shown(weave, window)[-1]
     assert cut
     assert cut != "One two three."
-    told = finish(weave, window, weave.turns.go_on(window))
+    told = finish(weave, window, weave.turns.continue_reply(window))
     assert spoken(told).startswith(cut)
     assert spoken(told).endswith(" Four five.")
     assert shown(weave, window) == ["Count.", cut + " Four five."]
@@ -128,7 +128,7 @@ def test_a_reply_that_ended_by_itself_stays_as_it_is_when_the_model_has_nothing_
     say(weave, window, "What does she do?")
     before = weave.windows.context(window)
     for _ in range(2):
-        told = finish(weave, window, weave.turns.go_on(window))
+        told = finish(weave, window, weave.turns.continue_reply(window))
         (ended,) = of(events.TurnEnded, told)
         assert ended.stats["nothing_added"] is True
         assert shown(weave, window)[-1] == "Mochi can nap."
@@ -147,7 +147,7 @@ def test_a_window_is_within_its_budget_when_the_model_had_nothing_to_add(assembl
         say(weave, window, f"Let us speak of weather number {number}, which is cold and wet and grey.")
     say(weave, window, "What of the copper kettle?")
     weave.engine.replies.append("")
-    finish(weave, window, weave.turns.go_on(window))
+    finish(weave, window, weave.turns.continue_reply(window))
     seen = weave.windows.context(window)
     assert seen.budget.used <= 300
     assert shown(weave, window)[-2] == "What of the copper kettle?"
@@ -163,7 +163,7 @@ def test_a_reply_that_should_go_on_and_is_stopped_stays_as_it_is(assembled):
         raise EngineError("The model stopped.")
 
     weave.engine.pause = broken
-    told = finish(weave, window, weave.turns.go_on(window))
+    told = finish(weave, window, weave.turns.continue_reply(window))
     assert isinstance(told[-1], events.TurnFailed)
     last = weave.windows.context(window).turns[-1]
     assert (shown(weave, window)[-1], last.siblings) == ("One two three.", 1)
@@ -179,15 +179,15 @@ def test_words_without_a_reply_are_answered(assembled):
     weave.close()
     weave = assembled(ScriptedEngine(["Here I am."]))
     assert shown(weave, window) == ["Hello."]
-    finish(weave, window, weave.turns.answer(window))
+    finish(weave, window, weave.turns.regenerate(window))
     assert shown(weave, window) == ["Hello.", "Here I am."]
 
 
 def test_an_older_question_is_answered_again_also_when_it_sleeps(talk):
     weave, window = talk
     first = weave.windows.context(window).turns[0]
-    weave.chunks.sleep(window, first.chunks[0].key)
-    finish(weave, window, weave.turns.answer(window, first.turn_id))
+    weave.chunks.prune(window, first.chunks[0].key)
+    finish(weave, window, weave.turns.regenerate(window, first.turn_id))
     assert shown(weave, window) == ["My cat is called Mochi.", "Mochi can purr."]
 
 
@@ -198,7 +198,7 @@ def test_an_answer_that_never_came_leaves_the_former_one(talk):
         raise EngineError("The model stopped.")
 
     weave.engine.pause = broken
-    told = finish(weave, window, weave.turns.answer(window))
+    told = finish(weave, window, weave.turns.regenerate(window))
     assert isinstance(told[-1], events.TurnFailed)
     assert shown(weave, window)[-1] == "Mochi can nap."
     assert found(weave, "nap")
@@ -214,9 +214,9 @@ from tests.chat.conftest import WordRecall
 
 store = SqliteStore(Path(sys.argv[1]) / "memory.sqlite")
 weave = Weave(ScriptedEngine(["Cats climb up the tree and down the tree again."]), store, WordRecall(store))
-begun = weave.turns.answer(sys.argv[2]).result(30)
+begun = weave.turns.regenerate(sys.argv[2]).result(30)
 said = 0
-for event in weave.turns.follow(sys.argv[2], begun.before):
+for event in weave.turns.follow(sys.argv[2], begun.last_event):
     said += isinstance(event, events.TokenGenerated)
     if said == int(sys.argv[3]):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -263,7 +263,7 @@ def test_turns_from_elsewhere_become_part_of_the_window(talk):
     assert shown(weave, window)[-2:] == ["A question.", "An answer."]
 
 
-@pytest.mark.parametrize("act", ["answer", "go_on"])
+@pytest.mark.parametrize("act", ["regenerate", "continue_reply"])
 def test_there_is_nothing_to_answer_in_an_empty_window(assembled, act):
     weave = assembled()
     window = weave.windows.create("one", settings=SMALL).id
@@ -275,11 +275,11 @@ def test_a_window_at_work_cannot_be_switched(assembled):
     go_on = threading.Event()
     weave = assembled(ScriptedEngine(["One two three."], pause=lambda: go_on.wait(30)))
     window = weave.windows.create("one", settings=SMALL).id
-    begun = weave.turns.say(window, "Hello.").result(30)
+    begun = weave.turns.send_message(window, "Hello.").result(30)
     with pytest.raises(BadInput):
-        weave.turns.rewind(window, begun.heard.turn_id)
+        weave.turns.rewind(window, begun.first_event.turn_id)
     go_on.set()
-    list(weave.turns.follow(window, begun.before))
+    list(weave.turns.follow(window, begun.last_event))
 
 
 def test_a_branch_that_keeps_to_itself_recalls_what_led_up_to_it_and_nothing_after(assembled):

@@ -47,21 +47,21 @@ def test_a_sleep_by_hand_can_be_taken_back(assembled: Assembled, pinned: bool) -
     if pinned:
         weave.chunks.pin(window, KEY)
     before = weave.windows.context(window).turns[0].chunks[0]
-    weave.chunks.sleep(window, KEY)
+    weave.chunks.prune(window, KEY)
     assert KEY not in live_keys(weave, window)
-    weave.chunks.wake_again(window, KEY)
+    weave.chunks.undo_prune(window, KEY)
     after = weave.windows.context(window).turns[0].chunks[0]
     assert after.pinned == pinned
     np.testing.assert_array_equal(after.brightness, before.brightness)
     with pytest.raises(BadInput, match="awake already"):
-        weave.chunks.wake_again(window, KEY)
+        weave.chunks.undo_prune(window, KEY)
 
 
 def test_what_the_user_wakes_is_pinned_and_unpinned_as_bright_as_it_was(assembled: Assembled) -> None:
     weave, window = talked(assembled)
     before = brightness(weave, window)
-    weave.chunks.sleep(window, KEY)
-    assert weave.chunks.wake(window, KEY).woken[0].pinned
+    weave.chunks.prune(window, KEY)
+    assert weave.chunks.resurrect(window, KEY).woken[0].pinned
     weave.chunks.unpin(window, KEY)
     np.testing.assert_array_equal(brightness(weave, window), before)
 

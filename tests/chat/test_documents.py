@@ -16,8 +16,8 @@ LOG = "\n\n".join(
 
 def said(weave, window, text, *documents):
     """A whole turn, and its events."""
-    begun = weave.turns.say(window, text, documents=documents).result()
-    return list(weave.turns.follow(window, begun.before))
+    begun = weave.turns.send_message(window, text, documents=documents).result()
+    return list(weave.turns.follow(window, begun.last_event))
 
 
 def turns(weave, window):
@@ -102,7 +102,7 @@ def test_an_edited_message_keeps_its_document_and_takes_its_place(weave, window)
     said(weave, window, "What happened?", Document("log.txt", LOG))
     asked = weave.windows.said(window).turns[1].turn_id
     begun = weave.turns.edit(window, asked, "What happened at night?").result()
-    list(weave.turns.follow(window, begun.before))
+    list(weave.turns.follow(window, begun.last_event))
     assert [text for _, _, text in turns(weave, window)] == [LOG, "What happened at night?", "Two."]
 
 
@@ -124,15 +124,15 @@ def test_limits_are_settings(weave, window):
     with pytest.raises(DocumentRefused, match="document_tokens"):
         weave.documents.read("long.txt", b"word " * 150, window)
     with pytest.raises(DocumentRefused, match="document_tokens"):
-        weave.turns.say(window, "Read.", documents=[Document("long.txt", "word " * 150)]).result()
+        weave.turns.send_message(window, "Read.", documents=[Document("long.txt", "word " * 150)]).result()
     assert turns(weave, window) == []
 
 
 def test_a_message_that_cannot_be_said_stores_no_document(weave, window):
     with pytest.raises(BadInput):
-        weave.turns.say(window, "word " * 3_000, documents=[Document("log.txt", LOG)]).result()
+        weave.turns.send_message(window, "word " * 3_000, documents=[Document("log.txt", LOG)]).result()
     with pytest.raises(BadInput):
-        weave.turns.say(window, "  ", documents=[Document("log.txt", LOG)]).result()
+        weave.turns.send_message(window, "  ", documents=[Document("log.txt", LOG)]).result()
     assert turns(weave, window) == []
 
 

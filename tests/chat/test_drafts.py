@@ -72,17 +72,17 @@ def test_what_was_shown_is_saved_while_the_model_pauses(assembled):
     held = Held(at=10)
     weave = assembled(ScriptedEngine([STORY], pause=held))
     window = weave.windows.create("one", settings=SMALL).id
-    begun = weave.turns.say(window, "Tell me.").result(30)
+    begun = weave.turns.send_message(window, "Tell me.").result(30)
     assert held.reached.wait(30)
     shown = "".join(
         one.event.text
-        for one in weave.turns.hub(window).since(weave.turns.hub(window).place(begun.before))[0]
+        for one in weave.turns.hub(window).since(weave.turns.hub(window).place(begun.last_event))[0]
         if isinstance(one.event, events.TokenGenerated)
     )
     assert len(shown) > 15
     eventually(lambda: drafted(weave).get(window) == shown)
     held.free.set()
-    told(weave, window, begun.before)
+    told(weave, window, begun.last_event)
     assert drafted(weave) == {}
 
 
@@ -122,7 +122,7 @@ def test_one_transaction_saves_the_replies_of_all_windows(assembled, monkeypatch
     windows = [weave.windows.create(name, settings=SMALL).id for name in "abc"]
     try:
         for window in windows:
-            weave.turns.say(window, "Tell me.").result(30)
+            weave.turns.send_message(window, "Tell me.").result(30)
         assert all(one.reached.wait(30) for one in held)
         eventually(lambda: len(drafted(weave)) == 3)
         monkeypatch.setattr(
@@ -143,7 +143,7 @@ def test_a_reply_that_the_store_refuses_is_kept_told_and_stored_later(assembled,
     held = Held(at=6)
     weave = assembled(ScriptedEngine([STORY], pause=held))
     window = weave.windows.create("one", settings=SMALL).id
-    begun = weave.turns.say(window, "How many?").result(30)
+    begun = weave.turns.send_message(window, "How many?").result(30)
     assert held.reached.wait(30)
     with refusing(monkeypatch, error, "append", "save_drafts"):
         held.free.set()
@@ -153,8 +153,8 @@ def test_a_reply_that_the_store_refuses_is_kept_told_and_stored_later(assembled,
         assert str(error) in unstored
         assert weave.runtime.store.turn(2) == []
         with pytest.raises(WindowBusy, match="not stored yet"):
-            weave.turns.say(window, "And?").result(30)
-    happened = told(weave, window, begun.before)
+            weave.turns.send_message(window, "And?").result(30)
+    happened = told(weave, window, begun.last_event)
     sentences = [event.sentence for event in happened if isinstance(event, events.ReplyNotStored)]
     assert str(error) in sentences[0]
     assert sentences[-1] == ""
@@ -169,7 +169,7 @@ def test_a_save_that_fails_in_the_middle_of_a_reply_is_told_and_taken_back(assem
     weave = assembled(ScriptedEngine([STORY], pause=held))
     window = weave.windows.create("one", settings=SMALL).id
     with refusing(monkeypatch, StoreFull("No space is left."), "save_drafts"):
-        begun = weave.turns.say(window, "How many?").result(30)
+        begun = weave.turns.send_message(window, "How many?").result(30)
         assert held.reached.wait(30)
         eventually(lambda: "No space" in weave.windows.context(window).unstored)
     eventually(lambda: not weave.windows.context(window).unstored)
@@ -177,7 +177,7 @@ def test_a_save_that_fails_in_the_middle_of_a_reply_is_told_and_taken_back(assem
     held.free.set()
     sentences = [
         event.sentence
-        for event in told(weave, window, begun.before)
+        for event in told(weave, window, begun.last_event)
         if isinstance(event, events.ReplyNotStored)
     ]
     assert sentences[-1] == ""
@@ -234,7 +234,7 @@ def test_a_window_that_is_gone_does_not_keep_others_from_being_saved(assembled, 
     monkeypatch.setattr(SqliteStore, "save_drafts", after_another_process_cleared)
     try:
         for window in (gone, here):
-            weave.turns.say(window, "Tell me.").result(30)
+            weave.turns.send_message(window, "Tell me.").result(30)
         assert all(one.reached.wait(30) for one in held)
         eventually(lambda: here in drafted(weave))
         assert gone not in drafted(weave)
@@ -260,13 +260,13 @@ def test_while_saving_is_slow_nothing_is_shown_before_it_is_saved(assembled, mon
         save(store, found)
 
     monkeypatch.setattr(SqliteStore, "save_drafts", slow)
-    begun = weave.turns.say(window, "Tell me.").result(30)
+    begun = weave.turns.send_message(window, "Tell me.").result(30)
     assert begun_saving.wait(30)
     hub = weave.turns.hub(window)
-    shown = [one.event for one in hub.since(hub.place(begun.before))[0]]
+    shown = [one.event for one in hub.since(hub.place(begun.last_event))[0]]
     assert not [event for event in shown if isinstance(event, events.TokenGenerated)]
     free.set()
-    assert isinstance(told(weave, window, begun.before)[-1], events.TurnEnded)
+    assert isinstance(told(weave, window, begun.last_event)[-1], events.TurnEnded)
     assert words(weave, window) == ["Tell me.", STORY]
 
 

@@ -191,13 +191,15 @@ def test_a_reply_of_a_hanging_server_can_be_stopped(assembled, engine, server):
     engine.server.patience = 60
     window = weave.windows.create("w").id
     server.fault = "hangs"
-    begun = weave.turns.say(window, "Hello?")
+    begun = weave.turns.send_message(window, "Hello?")
     begun.result(10)
     while not server.asked:
         pass
     weave.turns.abort(window)
     ended = [
-        event for event in weave.turns.follow(window, begun.result().before) if isinstance(event, TurnEnded)
+        event
+        for event in weave.turns.follow(window, begun.result().last_event)
+        if isinstance(event, TurnEnded)
     ]
     assert ended[0].reason == "abort"
 

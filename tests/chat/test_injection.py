@@ -21,7 +21,7 @@ def asleep(weave, window):
     turns = weave.windows.context(window).turns[:2]
     keys = [one.chunk.key for turn in turns for one in turn.chunks]
     for key in keys:
-        weave.chunks.sleep(window, key)
+        weave.chunks.prune(window, key)
     return keys
 
 
@@ -39,7 +39,7 @@ def talk(assembled):
 def test_a_users_chunk_brings_its_answer_and_only_the_chunk_itself_is_pinned(talk):
     weave, window, keys = talk
     question, answer = keys[0], next(key for key in keys if key.role == "assistant" and not key.chunk_id)
-    done = weave.chunks.wake(window, question)
+    done = weave.chunks.resurrect(window, question)
     assert [one.key for one in done.woken] == [question, answer]
     now = live(weave, window)
     assert (now[str(question)].pinned, now[str(answer)].pinned) == (True, False)
@@ -48,7 +48,7 @@ def test_a_users_chunk_brings_its_answer_and_only_the_chunk_itself_is_pinned(tal
 def test_an_answer_brings_its_question(talk):
     weave, window, keys = talk
     answer = next(key for key in keys if key.role == "assistant" and not key.chunk_id)
-    assert [one.key for one in weave.chunks.wake(window, answer).woken] == [answer, keys[0]]
+    assert [one.key for one in weave.chunks.resurrect(window, answer).woken] == [answer, keys[0]]
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
@@ -57,7 +57,7 @@ def test_a_later_chunk_of_a_turn_brings_the_turns_first_chunk(talk, role):
     own = [key for key in keys if key.role == role]
     other = next(key for key in keys if key.role != role)
     assert len(own) > 1
-    done = weave.chunks.wake(window, own[-1])
+    done = weave.chunks.resurrect(window, own[-1])
     assert {one.key for one in done.woken} == {own[-1], own[0], other}
     assert [key for key, one in live(weave, window).items() if one.pinned] == [str(own[-1])]
 
@@ -71,7 +71,7 @@ def test_what_comes_back_by_hand_makes_room_but_the_newest_exchange_stays(assemb
     key = weave.windows.said(window).turns[0].chunks[0].key
     newest = {str(turn.chunks[0].chunk.key) for turn in weave.windows.context(window).turns[-2:]}
     assert str(key) not in live(weave, window)
-    done = weave.chunks.wake(window, key)
+    done = weave.chunks.resurrect(window, key)
     assert done.slept
     assert newest <= live(weave, window).keys()
     assert weave.windows.context(window).budget.used <= 260
@@ -87,5 +87,5 @@ def test_what_does_not_fit_is_refused_with_the_tokens_that_are_missing(assembled
     used = weave.windows.context(window).budget.used
     weave.windows.change(window, settings={"max_context_tokens": used + 5})
     with pytest.raises(BadInput, match=r"tokens missing: [1-9]"):
-        weave.chunks.wake(window, keys[0])
+        weave.chunks.resurrect(window, keys[0])
     assert set(live(weave, window)) == before

@@ -52,7 +52,7 @@ def test_what_the_user_put_to_sleep_wakes_up_in_part_in_the_next_turn(assembled)
     weave = assembled()
     window = weave.windows.create("one", settings=SETTINGS)
     heard = of(events.MessageStored, list(weave.turns.steps(window.id, pasted())))[0].chunks[0].chunk
-    weave.chunks.sleep(window.id, heard.key)
+    weave.chunks.prune(window.id, heard.key)
     woken = of(
         events.ChunksResurrected, list(weave.turns.steps(window.id, "Where does the lighthouse key hang?"))
     )

@@ -146,24 +146,24 @@ def test_an_answer_again_saves_nothing_twice(assembled, toolbox):
     weave = assembled(Filing("Okay.", "Sure."), toolbox)
     window = weave.windows.create("one", settings=ROOMY).id
     list(weave.turns.steps(window, CODE))
-    begun = weave.turns.answer(window).result(30)
-    list(weave.turns.follow(window, begun.before))
+    begun = weave.turns.regenerate(window).result(30)
+    list(weave.turns.follow(window, begun.last_event))
     assert len(toolbox.tree.paths()) == 1
 
 
 def test_a_program_that_brings_its_own_tools_or_form_saves_nothing(assembled, toolbox):
     weave = assembled(ScriptedEngine(['{"a": 1}']), toolbox)
     window = weave.windows.create("one", settings=ROOMY).id
-    begun = weave.turns.say(window, CODE, terms=ClientOptions(grammar='root ::= "a"')).result(30)
-    list(weave.turns.follow(window, begun.before))
+    begun = weave.turns.send_message(window, CODE, terms=ClientOptions(grammar='root ::= "a"')).result(30)
+    list(weave.turns.follow(window, begun.last_event))
     assert toolbox.tree.paths() == []
 
 
 def test_a_program_that_speaks_for_the_user_saves_too(assembled, toolbox):
     weave = assembled(Filing("Okay."), toolbox)
     window = weave.windows.create("one", settings=ROOMY).id
-    begun = weave.turns.say(window, CODE, terms=ClientOptions("Be brief.")).result(30)
-    list(weave.turns.follow(window, begun.before))
+    begun = weave.turns.send_message(window, CODE, terms=ClientOptions("Be brief.")).result(30)
+    list(weave.turns.follow(window, begun.last_event))
     assert toolbox.tree.paths() == ["Work/Store room code"]
 
 
@@ -184,7 +184,7 @@ def test_what_is_kept_is_explained_only_by_what_its_owner_may_read(tmp_path):
         )
         own = weave.of(ann).windows.create("Own", settings=ROOMY).id
         list(weave.of(ann).turns.steps(own, "Please remember that I like the harbour festival and the boat."))
-        tree = weave.of(ann).keepsakes.tree
+        tree = weave.of(ann).memory_tools.tree
         (path,) = tree.paths()
         explained = tree.query(path, now=None).keys
         assert explained

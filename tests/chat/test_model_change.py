@@ -92,7 +92,7 @@ def test_the_new_model_speaks_is_calibrated_and_remembered(made, shelf):
     weave.models._calibrations[-1].join(60)
     assert weave.models.state().light == FOUND.sentence
     assert weave.memory.status().calibration == FOUND
-    weave.turns.say(window, "Once more.").result()
+    weave.turns.send_message(window, "Once more.").result()
     assert weave.runtime.busy_windows.get(window) is None or weave.runtime.calibration is FOUND
 
 
@@ -114,12 +114,12 @@ def test_calibrating_waits_while_a_reply_is_written(made, shelf):
     shelf.next = [ScriptedEngine(["One two three."], pause=lambda: busy.wait(60))]
     weave.models.change("another", silent)
     assert reached.wait(60)
-    begun = weave.turns.say(window, "Count.").result()
+    begun = weave.turns.send_message(window, "Count.").result()
     go_on.set()
     assert not slow.wait(0.5)
     assert weave.models.state().light == PENDING.sentence
     busy.set()
-    list(weave.turns.follow(window, begun.before))
+    list(weave.turns.follow(window, begun.last_event))
     assert slow.wait(60)
     weave.models._calibrations[-1].join(60)
     assert weave.models.state().light == FOUND.sentence
@@ -158,13 +158,13 @@ def test_without_a_model_there_is_nobody_to_speak_until_one_is_loaded(made, shel
     weave = made(NoModelEngine(tmp_path))
     window = weave.windows.create("one", settings=SMALL).id
     with pytest.raises(ModelLoading):
-        weave.turns.say(window, "Hello?").result(60)
+        weave.turns.send_message(window, "Hello?").result(60)
     assert weave.windows.context(window).turns == ()
     shelf.next = [ModelNotFound("There is none.")]
     weave.models.load()
     assert weave.models.state().state == "missing"
     with pytest.raises(ModelNotFound, match="There is none"):
-        weave.turns.say(window, "Hello?").result(60)
+        weave.turns.send_message(window, "Hello?").result(60)
     assert weave.memory.preview(window, "Hello?").plan.chunks == ()
     shelf.next = [ScriptedEngine(["Here."])]
     weave.models.load()
@@ -195,7 +195,7 @@ def test_a_turn_that_begins_in_the_middle_of_a_change_waits_for_it(made, shelf):
     weave = made(ScriptedEngine(["One two three four five."], pause=lambda: held.wait(60)))
     held = threading.Event()
     window, other = (weave.windows.create(name, settings=SMALL).id for name in ("one", "two"))
-    weave.turns.say(window, "Count.").result(60)
+    weave.turns.send_message(window, "Count.").result(60)
     shelf.next = [ScriptedEngine(["New."])]
     thread = weave.models.choose("another")
     while weave.runtime.open.is_set():

@@ -16,9 +16,9 @@ def weave(assembled):
 
 
 def read(weave, window, text):
-    weave._ahead.settle()
+    weave._prefetcher.settle()
     (one,) = [e for e in weave.turns.steps(window, text) if isinstance(e, events.PrefillFinished)]
-    weave._ahead.settle()
+    weave._prefetcher.settle()
     return one
 
 
@@ -74,7 +74,7 @@ def test_what_was_typed_and_not_sent_is_in_no_prompt(weave):
     window = weave.windows.create("one", settings={**SMALL, "memory_scope": "window"}).id
     read(weave, window, "Good morning.")
     weave.memory.preview(window, "The combination is 17 42 9.", ahead=True)
-    weave._ahead.settle()
+    weave._prefetcher.settle()
     said = [e for e in weave.turns.steps(window, "Good night.") if isinstance(e, events.ReplyStored)]
     kept = weave.engine.windows[window].live
     assert said
@@ -104,7 +104,7 @@ def test_looking_at_what_would_wake_up_changes_nothing_in_the_memory(weave):
     read(weave, window, "The heron Gerda stands in the reeds.")
     version = weave.runtime.store.version()
     weave.memory.preview(window, "Gerda?", ahead=True)
-    weave._ahead.settle()
+    weave._prefetcher.settle()
     assert weave.runtime.store.version() == version
 
 
@@ -117,7 +117,7 @@ def test_a_busy_machine_computes_frames_only_and_an_idle_one_what_wakes_up(weave
         times = iter([(0, 0), (100, resting)])
         monkeypatch.setattr(prefetch, "_processor_times", lambda times=times: next(times))
         weave.memory.preview(window, "Hello again.", ahead=True)
-        weave._ahead.settle()
+        weave._prefetcher.settle()
     assert asked == [prefetch.FRAMES, None, prefetch.FRAMES]
 
 
@@ -149,9 +149,9 @@ def test_where_several_people_write_their_names_are_read_ahead(weave, monkeypatc
     window = weave.of(ann).windows.create("one", settings={**SMALL, "prefetch": "frames"}).id
     weave.of(ann).people.share(window, "bob", writes=True)
     list(weave.of(ann).turns.steps(window, "Good morning."))
-    weave._ahead.settle()
+    weave._prefetcher.settle()
     weave.of(ann).memory.preview(window, "And now?", ahead=True)
-    weave._ahead.settle()
+    weave._prefetcher.settle()
     for prompt in (prompts[0], prompts[-1]):
         read = "".join(weave.engine.pieces(segment.ids).text for segment in prompt.segments)
         assert read.endswith("ann: ")

@@ -133,7 +133,7 @@ def test_every_row_covers_all_live_tokens(
             assert row.raw is not None
             assert row.raw.shape[-1] == len(row.tokens)
             assert window.update(row) is None
-            window.say(step.id, step.piece)
+            window.append_reply_token(step.id, step.piece)
     assert not window.faults
 
 

@@ -70,8 +70,8 @@ def test_what_a_strategy_keeps_of_tokens_survives_sleep_and_restart(assembled: A
     traces = weave.runtime.open_window(window).window.at(fact).traces
     assert traces is not None
     assert traces[0].max() > 0
-    weave.chunks.sleep(window, fact)
-    weave.chunks.wake(window, fact)
+    weave.chunks.prune(window, fact)
+    weave.chunks.resurrect(window, fact)
     again = assembled()
     kept = again.runtime.open_window(window).window.at(fact).traces
     assert kept is not None

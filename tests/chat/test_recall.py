@@ -51,7 +51,7 @@ def test_the_turn_wakes_what_the_preview_and_the_search_foretell(weave, elsewher
     if elsewhere:
         window = weave.windows.create("Other", settings=SMALL).id
     preview = weave.memory.preview(window, QUESTION)
-    found, cost = weave.memory.would_wake(QUESTION, preview.plan.room, window_id=window)
+    found, cost = weave.memory.would_resurrect(QUESTION, preview.plan.room, window_id=window)
     assert [one.record.key for one in found] == list(preview.plan.keys)
     assert cost == preview.plan.cost > 0
     turn = list(weave.turns.steps(window, QUESTION))
@@ -84,7 +84,7 @@ def test_a_search_can_be_limited_to_windows_with_a_tag(weave):
     for word, windows in (("pets", {dogs, cats}), ("home", {cats}), ("nothing", set())):
         found = weave.memory.search(QUESTION, tag=word)
         assert {one.record.window for one in found} == windows
-        budgeted, _ = weave.memory.would_wake(QUESTION, 400, tag=word)
+        budgeted, _ = weave.memory.would_resurrect(QUESTION, 400, tag=word)
         assert {one.record.window for one in budgeted} <= windows
         assert bool(budgeted) == bool(windows)
     both = weave.memory.search(QUESTION, window_id=dogs, only_window=True, tag="home")
@@ -101,7 +101,7 @@ def only_tagged(weave, window: str, text: str, *tags: str):
 def foretold(weave, window: str) -> list:
     """What wakes up in a turn, which the preview and the search foretell."""
     preview = weave.memory.preview(window, QUESTION)
-    found, _ = weave.memory.would_wake(QUESTION, preview.plan.room, window_id=window)
+    found, _ = weave.memory.would_resurrect(QUESTION, preview.plan.room, window_id=window)
     keys = woken(list(weave.turns.steps(window, QUESTION)))
     assert keys == list(preview.plan.keys) == [one.record.key for one in found]
     return keys
@@ -114,7 +114,7 @@ def test_a_search_finds_a_chunk_by_its_own_tag(weave):
     assert [(one.record.key, one.tags) for one in weave.memory.search(QUESTION, tag="race")] == [
         (key, ("pets", "race"))
     ]
-    assert [one.record.key for one in weave.memory.would_wake(QUESTION, 400, tag="race")[0]] == [key]
+    assert [one.record.key for one in weave.memory.would_resurrect(QUESTION, 400, tag="race")[0]] == [key]
     assert weave.chunks.why(dogs, key).tags == ("pets", "race")
     tag(weave, dogs, "pets")
     assert [(one.tag, one.windows, one.chunks) for one in weave.memory.tags()] == [
@@ -164,7 +164,7 @@ def test_recall_is_limited_by_time(weave):
         asking = weave.windows.create("Asking", settings={**SMALL, **limits}).id
         preview = weave.memory.preview(asking, QUESTION)
         assert bool(preview.plan.chunks) == wakes, limits
-        found, _ = weave.memory.would_wake(QUESTION, preview.plan.room, window_id=asking)
+        found, _ = weave.memory.would_resurrect(QUESTION, preview.plan.room, window_id=asking)
         assert [one.record.key for one in found] == list(preview.plan.keys)
 
 

@@ -32,13 +32,13 @@ def told(weave: Weave, **settings) -> tuple[str, list[ChunkKey]]:
         keys.append(weave.windows.context(window).turns[-2].chunks[0].chunk.key)
     for turn in weave.windows.context(window).turns:
         for chunk in turn.chunks:
-            weave.chunks.sleep(window, chunk.chunk.key)
+            weave.chunks.prune(window, chunk.chunk.key)
     return window, keys
 
 
 def said(weave: Weave, window: str, wish: RecallOverrides, text: str = ASKED) -> list[events.WindowEvent]:
-    begun = weave.turns.say(window, text, overrides=wish).result(30)
-    return list(weave.turns.follow(window, begun.before))
+    begun = weave.turns.send_message(window, text, overrides=wish).result(30)
+    return list(weave.turns.follow(window, begun.last_event))
 
 
 def woken(turn: list[events.WindowEvent]) -> list[ChunkKey]:
@@ -62,7 +62,7 @@ def test_a_pair_that_is_unticked_does_not_come_along(assembled):
     list(weave.turns.steps(window, "Who keeps the lighthouse?"))
     for turn in weave.windows.context(window).turns:
         for chunk in turn.chunks:
-            weave.chunks.sleep(window, chunk.chunk.key)
+            weave.chunks.prune(window, chunk.chunk.key)
     preview = weave.memory.preview(window, "lighthouse")
     assert len(preview.plan.keys) == 2
     wish = RecallOverrides(without=frozenset(key for key in preview.plan.keys if key.role == "user"))

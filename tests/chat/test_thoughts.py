@@ -138,7 +138,7 @@ def test_a_woken_thought_is_read_again(assembled):
     list(weave.turns.steps(window, "Hello."))
     turn = weave.windows.context(window).turns[-1].turn_id
     thought = next(one.key for one in weave.runtime.store.turn(turn) if one.tags == ("thought",))
-    weave.chunks.wake(window, thought)
+    weave.chunks.resurrect(window, thought)
     seen = []
     weave.engine.answer = lambda prompt: seen.append(prompt) or "Ok."
     list(weave.turns.steps(window, "And?"))
@@ -148,8 +148,8 @@ def test_a_woken_thought_is_read_again(assembled):
 
 def test_a_reply_that_is_cut_within_its_thought_says_so(assembled, way):
     weave, window = thinker(assembled, *way, max_new_tokens=20)
-    begun = weave.turns.say(window, "Hello.").result()
-    turn = list(weave.turns.follow(window, begun.before))
+    begun = weave.turns.send_message(window, "Hello.").result()
+    turn = list(weave.turns.follow(window, begun.last_event))
     assert turn[-1].reason == "length"
     assert turn[-1].stats["only_thought"] is True
     assert weave.windows.context(window).last_turn["only_thought"] is True

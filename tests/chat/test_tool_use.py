@@ -130,8 +130,8 @@ def test_a_user_can_bring_back_the_talk_too(assembled, toolbox):
     list(weave.turns.steps(window.id, FACT))
     toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
     key = weave.windows.context(window.id).turns[0].chunks[0].chunk.key
-    weave.chunks.sleep(window.id, key)
-    assert key in [one.chunk.key for one in weave.keepsakes.inject(window.id, "Keys/Lighthouse").woken]
+    weave.chunks.prune(window.id, key)
+    assert key in [one.chunk.key for one in weave.memory_tools.inject(window.id, "Keys/Lighthouse").woken]
     assert weave.windows.context(window.id).turns[0].chunks[0].chunk.key == key
 
 
@@ -141,11 +141,11 @@ def test_what_a_memory_brings_back_stays_within_the_budget(assembled, toolbox):
     list(weave.turns.steps(window.id, FACT))
     toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
     key = weave.windows.context(window.id).turns[0].chunks[0].chunk.key
-    weave.chunks.sleep(window.id, key)
+    weave.chunks.prune(window.id, key)
     chatter(weave, window.id, 15)
     budget = weave.windows.settings(window.id).max_context_tokens
     assert used(weave, window.id) > budget - 40  # it is full
-    assert key in [one.chunk.key for one in weave.keepsakes.inject(window.id, "Keys/Lighthouse").woken]
+    assert key in [one.chunk.key for one in weave.memory_tools.inject(window.id, "Keys/Lighthouse").woken]
     assert used(weave, window.id) <= budget
 
 
@@ -153,7 +153,7 @@ def asked_for(weave, window, way):
     """The talk of a memory is asked for in one of both ways: all that is said of it."""
     if way == "user":
         try:
-            return str(weave.keepsakes.inject(window, "Keys/Lighthouse").woken)
+            return str(weave.memory_tools.inject(window, "Keys/Lighthouse").woken)
         except BadInput as error:
             return str(error)
     weave.engine.replies += ['<tool>inject_memory("Keys/Lighthouse")</tool>', "Now I remember."]
@@ -174,7 +174,7 @@ def test_a_memory_whose_talk_does_not_fit_puts_nothing_to_sleep_and_says_what_is
     toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
     for turn in weave.windows.context(window).turns:
         for one in turn.chunks:
-            weave.chunks.sleep(window, one.chunk.key)
+            weave.chunks.prune(window, one.chunk.key)
     chatter(weave, window, 4)
     before = [turn.turn_id for turn in weave.windows.context(window).turns]
     newest = sum(len(one.chunk) for turn in weave.windows.context(window).turns[-2:] for one in turn.chunks)
@@ -190,13 +190,13 @@ def test_bringing_back_the_talk_of_a_memory_keeps_the_newest_exchange(assembled,
     window = weave.windows.create("one", settings=settings).id
     list(weave.turns.steps(window, FACT))
     toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
-    weave.chunks.sleep(window, weave.windows.context(window).turns[0].chunks[0].chunk.key)
+    weave.chunks.prune(window, weave.windows.context(window).turns[0].chunks[0].chunk.key)
     chatter(weave, window, 15)
     *_, question, answer = weave.windows.context(window).turns
     for turn in (question, answer):  # as dim as can be
         for one in turn.chunks:
             weave.runtime.store.save_brightness(window, [one.chunk], np.zeros(len(one.chunk), np.float32))
-    done = weave.keepsakes.inject(window, "Keys/Lighthouse")
+    done = weave.memory_tools.inject(window, "Keys/Lighthouse")
     assert done.woken
     assert done.slept
     assert [turn.turn_id for turn in weave.windows.context(window).turns][-2:] == [
@@ -256,7 +256,7 @@ def test_what_a_memory_brings_back_says_so(assembled, toolbox):
     list(weave.turns.steps(elsewhere.id, FACT))
     toolbox.tree.save("Keys/Lighthouse", "hangs", now=weave.now())
     window = weave.windows.create("one", settings={**SMALL, "memory_tree_in_prompt": False})
-    done = weave.keepsakes.inject(window.id, "Keys/Lighthouse")
+    done = weave.memory_tools.inject(window.id, "Keys/Lighthouse")
     assert done.slept == ()
     seen = weave.windows.context(window.id).turns[0].chunks[0]
     assert seen.woken["by"] == "memory"

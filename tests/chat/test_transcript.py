@@ -20,7 +20,7 @@ def talked(folder: Path) -> tuple[Weave, str, list[events.TurnEvent]]:
     weave = opened(folder)
     window = weave.windows.create("one", settings=ROOMY).id
     list(weave.turns.steps(window, "My dog is called Bruno."))
-    weave.chunks.sleep(window, ChunkKey(1, 0, Role.USER))
+    weave.chunks.prune(window, ChunkKey(1, 0, Role.USER))
     return weave, window, list(weave.turns.steps(window, "What is my dog Bruno called?"))
 
 
@@ -45,7 +45,7 @@ def test_a_reply_is_stored_with_what_woke_up_for_it(tmp_path: Path) -> None:
 
 def test_what_was_said_comes_in_pages_asleep_or_not(tmp_path: Path) -> None:
     weave, window, _ = talked(tmp_path)
-    weave.chunks.sleep(window, ChunkKey(2, 0, Role.ASSISTANT))
+    weave.chunks.prune(window, ChunkKey(2, 0, Role.ASSISTANT))
     other = weave.windows.create("two", settings=ROOMY).id
     list(weave.turns.steps(other, "Something else."))
     whole = weave.windows.said(window)

@@ -17,8 +17,8 @@ from tests.fakes.scripted_engine import ScriptedEngine
 
 def said(weave, window, text, **more):
     """A turn through the hub, as the skins follow it."""
-    begun = weave.turns.say(window, text, **more).result(30)
-    return list(weave.turns.follow(window, begun.before))
+    begun = weave.turns.send_message(window, text, **more).result(30)
+    return list(weave.turns.follow(window, begun.last_event))
 
 
 def test_a_turn_is_followed_from_its_first_event_to_its_last(assembled):
@@ -28,7 +28,7 @@ def test_a_turn_is_followed_from_its_first_event_to_its_last(assembled):
     assert isinstance(told[0], events.SearchStarted)
     assert isinstance(told[-1], events.TurnEnded)
     assert "".join(event.text for event in of(events.TokenGenerated, told)) == "Nice to meet you."
-    assert weave.turns.last(window) == told[-1].stats
+    assert weave.turns.last_stats(window) == told[-1].stats
     assert said(weave, window, "And again.")[-1].reason == "eos"  # at once: the window is free
 
 
@@ -46,7 +46,7 @@ def test_what_cannot_be_said_is_refused_before_anything_is_told(assembled):
     before = weave.turns.hub(window).last
     for place, text, error in ((window, " ", BadInput), ("nowhere", "Hello.", UnknownWindow)):
         with pytest.raises(error):
-            weave.turns.say(place, text).result(30)
+            weave.turns.send_message(place, text).result(30)
     assert weave.turns.hub(window).last == before
 
 
@@ -75,7 +75,7 @@ def test_only_sampling_can_be_set_for_one_turn(assembled, sampling):
     weave = assembled()
     window = weave.windows.create("one", settings=SMALL).id
     with pytest.raises(BadSetting):
-        weave.turns.say(window, "Hello.", sampling=sampling).result(30)
+        weave.turns.send_message(window, "Hello.", sampling=sampling).result(30)
     assert weave.windows.context(window).turns == ()
 
 
@@ -119,7 +119,7 @@ def test_what_wakes_up_says_what_still_sleeps_before_it(assembled):
     list(weave.turns.steps(window, FACT))
     chunks = [one for turn in weave.windows.context(window).turns for one in turn.chunks]
     for one in chunks[2:9]:
-        weave.chunks.sleep(window, one.key)
+        weave.chunks.prune(window, one.key)
     told = said(weave, window, "Where is the lighthouse key?")
     woken = {one.key: one for event in of(events.ChunksResurrected, told) for one in event.chunks}
     context = weave.windows.context(window)
@@ -184,7 +184,7 @@ def test_closing_ends_a_reply_in_its_middle_and_keeps_what_was_said(assembled):
     engine = ScriptedEngine(["word " * 200], pause=reached.set)
     weave = assembled(engine)
     window = weave.windows.create("one", settings={**SMALL, "max_new_tokens": 300}).id
-    weave.turns.say(window, "Go.").result(30)
+    weave.turns.send_message(window, "Go.").result(30)
     assert reached.wait(30)
     weave.close()
     (_, answer) = assembled().windows.context(window).turns

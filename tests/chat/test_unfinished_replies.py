@@ -26,7 +26,7 @@ def test_a_reply_of_the_longest_length_is_unfinished_until_it_is_continued(assem
     weave.close()
     weave = assembled(ScriptedEngine([" Nine."]))
     assert told(weave, window)
-    spoken = of(events.ReplyStored, finish(weave, window, weave.turns.go_on(window)))
+    spoken = of(events.ReplyStored, finish(weave, window, weave.turns.continue_reply(window)))
     assert not spoken[0].unfinished
     assert not told(weave, window)
 

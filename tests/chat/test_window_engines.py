@@ -177,7 +177,7 @@ def test_an_engine_that_takes_long_to_open_holds_up_no_other(tmp_path):
     slow._info, quick._info = (replace(slow._info, name=name) for name in ("slow", "quick"))
     with shelved(tmp_path, slow, quick) as (weave, shelf):
         waits, goes = window(weave, "waits", engine_name="slow"), window(weave, "goes", engine_name="quick")
-        later = weave.turns.say(waits, "Hello")
+        later = weave.turns.send_message(waits, "Hello")
         assert shelf.entered.wait(60)
         shelf.opens["quick"].set()
         assert of(events.TurnEnded, speak(weave, goes, "Hello"))

@@ -247,7 +247,7 @@ def test_taking_a_deletion_back_holds_for_every_window(assembled):
     list(weave.turns.steps(here.id, FACT))
     answer = weave.windows.context(here.id).turns[1].chunks[0].chunk.key
     list(weave.turns.steps(there.id, "Something else."))
-    weave.chunks.wake(there.id, answer)  # its question is not live there
+    weave.chunks.resurrect(there.id, answer)  # its question is not live there
     before = lived(weave, here.id), lived(weave, there.id)
     gone = weave.chunks.delete(there.id, answer)
     assert set(gone.windows) == {here.id, there.id}
@@ -337,16 +337,16 @@ def test_a_user_can_pin_put_to_sleep_and_wake(assembled):
     chatter(weave, window.id, 20)
     assert weave.windows.context(window.id).turns[0].chunks[0].chunk.key == key
     weave.chunks.unpin(window.id, key)
-    weave.chunks.sleep(window.id, key)
+    weave.chunks.prune(window.id, key)
     assert weave.chunks.why(window.id, key).history[0].detail["why"] == "by the user"
     assert not weave.chunks.why(window.id, key).live
-    woken = weave.chunks.wake(window.id, key)
+    woken = weave.chunks.resurrect(window.id, key)
     assert woken.woken[0].chunk.text == FACT
     seen = weave.windows.context(window.id).turns[0].chunks[0]
     assert seen.pinned
     assert np.all(seen.brightness == 10_000)
     with pytest.raises(BadInput, match="awake already"):
-        weave.chunks.wake(window.id, key)
+        weave.chunks.resurrect(window.id, key)
 
 
 def test_gaps_count_what_sleeps_between_live_chunks(assembled):
@@ -356,7 +356,7 @@ def test_gaps_count_what_sleeps_between_live_chunks(assembled):
     turns = weave.windows.context(window.id).turns
     for turn in turns[2:4]:
         for one in turn.chunks:
-            weave.chunks.sleep(window.id, one.chunk.key)
+            weave.chunks.prune(window.id, one.chunk.key)
     context = weave.windows.context(window.id)
     gap = next(turn for turn in context.turns if turn.turn_id == turns[4].turn_id).chunks[0].gap
     slept = [one.chunk for turn in turns[2:4] for one in turn.chunks]
@@ -482,8 +482,8 @@ def test_unknown_chunks_and_windows_are_named(assembled):
     for act in (
         weave.chunks.pin,
         weave.chunks.unpin,
-        weave.chunks.sleep,
-        weave.chunks.wake,
+        weave.chunks.prune,
+        weave.chunks.resurrect,
         weave.chunks.merge,
         weave.chunks.delete,
         weave.chunks.why,
@@ -502,7 +502,7 @@ def test_deleting_the_newest_exchange_gives_back_all_that_was_said_also_what_sle
     first, second, *_ = [
         one.chunk.key for turn in weave.windows.context(window.id).turns for one in turn.chunks
     ]
-    weave.chunks.sleep(window.id, second)
+    weave.chunks.prune(window.id, second)
     deletion = weave.chunks.delete(window.id, first)
     assert deletion.text == text
     weave.chunks.undelete(window.id, deletion.keys)

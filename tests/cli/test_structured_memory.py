@@ -78,7 +78,7 @@ def test_what_is_saved_is_kept_with_the_talk_that_explains_it_and_brings_it_back
         window = weave.windows.create("Sea", settings={"max_new_tokens": 20, "memory_tree_in_prompt": False})
         list(weave.turns.steps(window.id, "The lighthouse key hangs behind the barometer."))
         key = weave.windows.context(window.id).turns[0].chunks[0].chunk.key
-        weave.chunks.sleep(window.id, key)
+        weave.chunks.prune(window.id, key)
     assert "chunks kept with it: 0" in halo("memory", "save", "Bare", "lighthouse", "--context-tokens", "0")
     saved = json.loads(halo("memory", "save", "Keys/Lighthouse", "barometer", "--json"))
     assert "The lighthouse key hangs behind the barometer." in [one["text"] for one in saved["snapshot"]]

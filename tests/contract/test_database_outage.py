@@ -69,7 +69,7 @@ def test_a_reply_that_is_written_meanwhile_is_stored_when_the_database_is_back(w
 
     weave.engine.pause = pause
     hub = weave.turns.hub(window)
-    begun = weave.turns.say(window, "Tell me of the sea.").result()
+    begun = weave.turns.send_message(window, "Tell me of the sea.").result()
     assert middle.wait(20)
     away()
     go_on.set()
@@ -81,7 +81,7 @@ def test_a_reply_that_is_written_meanwhile_is_stored_when_the_database_is_back(w
     assert "cannot be reached" in told(ReplyNotStored)[0].sentence
     server.start()
     assert until(lambda: told(TurnEnded))
-    reply = weave.runtime.store.turn(begun.heard.reply_turn)
+    reply = weave.runtime.store.turn(begun.first_event.reply_turn)
     assert b"".join(one.chunk.tokens.raw for one in reply).endswith(b"Tell me of the sea.")
 
 

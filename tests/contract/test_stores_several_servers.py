@@ -251,16 +251,16 @@ def test_a_page_on_another_server_sees_the_words_before_the_reply_is_done(server
     go_on = threading.Event()
     one.engine.pause = lambda: go_on.wait(20)
     hub = other.turns.hub(window)
-    one.turns.say(window, "Are you there?").result()
+    one.turns.send_message(window, "Are you there?").result()
     assert until(lambda: any(isinstance(told.event, WindowChanged) for told in hub.since(0)[0]))
     assert "Are you there?" in str(
         [chunk.chunk.text for turn in other.windows.context(window).turns for chunk in turn.chunks]
     )
     with pytest.raises(WindowBusy, match="written to by the server on"):
-        other.turns.say(window, "Me too").result()
+        other.turns.send_message(window, "Me too").result()
     go_on.set()
     assert until(lambda: _ended(one.turns.hub(window)))
-    other.turns.say(window, "Me too").result()
+    other.turns.send_message(window, "Me too").result()
 
 
 def test_a_reply_can_be_stopped_through_any_server(servers):
@@ -269,7 +269,7 @@ def test_a_reply_can_be_stopped_through_any_server(servers):
     one.engine.answer = lambda prompt: "word " * 400
     one.engine.pause = lambda: time.sleep(0.02)
     hub = one.turns.hub(window)
-    one.turns.say(window, "Tell me everything.").result()
+    one.turns.send_message(window, "Tell me everything.").result()
     assert other.turns.abort(window)
     assert until(lambda: _ended(hub))
     assert _ended(hub)[0].reason == "abort"
@@ -284,13 +284,16 @@ def test_a_server_that_was_taken_over_ends_its_reply_with_a_sentence(servers):
     one.engine.answer = lambda prompt: "word " * 400
     one.engine.pause = lambda: time.sleep(0.01)
     hub = one.turns.hub(window)
-    begun = one.turns.say(window, "Tell me everything.").result()
+    begun = one.turns.send_message(window, "Tell me everything.").result()
     assert until(lambda: _said(other, window))
     failed = lambda: [told.event for told in hub.since(0)[0] if isinstance(told.event, TurnFailed)]  # noqa: E731
     assert until(failed)
     assert "taken this window over" in failed()[0].sentence
     page = other.windows.said(window)
-    assert [turn.turn_id for turn in page.turns][:2] == [begun.heard.turn_id, begun.heard.reply_turn]
+    assert [turn.turn_id for turn in page.turns][:2] == [
+        begun.first_event.turn_id,
+        begun.first_event.reply_turn,
+    ]
     assert page.turns[1].cut
     assert len(page.turns) == 4
     assert other.runtime.store.verify() == []
@@ -356,7 +359,7 @@ class Paced:
         self.spoken, self.allowed = 0, 20
         self.one.engine.answer = lambda prompt: " ".join(f"word{number}" for number in range(60))
         self.one.engine.pause = self._pause
-        self.begun = self.one.turns.say(window, "Tell me everything.").result()
+        self.begun = self.one.turns.send_message(window, "Tell me everything.").result()
 
     def _pause(self) -> None:
         self.spoken += 1
@@ -374,7 +377,7 @@ class Paced:
 
     def reply(self):
         turns = self.other.windows.said(self.window).turns
-        (said,) = (turn for turn in turns if turn.turn_id == self.begun.heard.reply_turn)
+        (said,) = (turn for turn in turns if turn.turn_id == self.begun.first_event.reply_turn)
         return said, "".join(piece for chunk in said.chunks for piece in chunk.text_pieces)
 
 
@@ -496,7 +499,7 @@ def test_news_are_heard_and_a_server_is_closed_while_a_look_waits_for_the_databa
     monkeypatch.setattr(store.fleet, "written", slow)
     try:
         assert asked.wait(20)
-        heard = threading.Thread(target=lambda: (here.hear(paced.window), here.close()))
+        heard = threading.Thread(target=lambda: (here.on_window_changed(paced.window), here.close()))
         heard.start()
         heard.join(20)
         assert not heard.is_alive()

@@ -29,7 +29,7 @@ def window(tokens: int = 4, reply: int = 0, strategy=None) -> WorkingSet:
     made = WorkingSet([live(chunk(1, 0, Role.USER, 0, tokens), 100.0)], strategy=strategy)
     made.begin_reply(2, 100, 1)
     for i in range(reply):
-        made.say(i, b"r")
+        made.append_reply_token(i, b"r")
     return made
 
 

@@ -123,7 +123,7 @@ def test_what_a_strategy_makes_infinitely_bright_never_falls_asleep():
     guarded = WorkingSet(strategy=Guarding())
     guarded.begin_reply(1, 0, None)
     for piece in b"why?":
-        guarded.say(piece, bytes([piece]))
+        guarded.append_reply_token(piece, bytes([piece]))
     guarded.end_reply(1)
     guarded.add([live(chunk(turn, 0, Role.USER, turn * 10, 5), 20_000) for turn in (3, 5)])
     assert [key.turn_id for key in plan_prune(guarded, 10).keys] == [3]
@@ -173,10 +173,10 @@ def test_what_was_needed_once_stays_bright():
     window = talk(UseAndSurprise(calibration=HEADS), b".", b".", b".", b"!")
     window.begin_reply(8, 100, 7)
     window.update(looking_at(window, 5))
-    window.say(1, b"y")
+    window.append_reply_token(1, b"y")
     for _ in range(5):
         window.update(looking_at(window, 9))
-        window.say(1, b"y")
+        window.append_reply_token(1, b"y")
     window.end_reply()
     bright = window.chunk_brightness()
     assert bright[1] == pytest.approx(bright[2], rel=1e-3)
@@ -198,7 +198,7 @@ def test_without_heads_what_each_token_gets_anyway_does_not_count():
     shares[9] += 0.1
     shares[0] -= 0.1
     window.update(AttentionRow(shares))
-    window.say(1, b"y")
+    window.append_reply_token(1, b"y")
     window.end_reply()
     assert np.argmax(window.chunk_brightness()) == 2
 
@@ -278,7 +278,7 @@ def test_what_is_noted_between_rows_changes_no_brightness(heads):
         raw /= raw.sum(axis=1, keepdims=True) * 2
         row = AttentionRow(raw.mean(axis=0), frames=0.5, raw=raw if heads else None)
         same(lambda window: window.update(row))
-        same(lambda window: window.say(1, b"t", 0.5))
+        same(lambda window: window.append_reply_token(1, b"t", 0.5))
 
     same(lambda window: window.add([window.born(one) for one in said[:3]]))
     for turn in (1, 2, 3):
@@ -309,7 +309,7 @@ def test_in_confident_voting_a_look_counts_as_the_model_was_sure_of_its_word(sur
     window.begin_reply(6, 100, 5)
     for _ in range(10):
         window.update(looking_at(window, 5))
-        window.say(1, b"y", surprisal)
+        window.append_reply_token(1, b"y", surprisal)
     window.end_reply()
     bright = window.chunk_brightness()
     assert (bright[1] > 5_050) == counts

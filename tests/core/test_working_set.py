@@ -80,7 +80,7 @@ def test_a_window_is_restored_bit_by_bit():
         lambda w: w.add([live(chunk(7, 0, U, 70, 2)), live(chunk(7, 0, U, 80, 2))]),
         lambda w: w.add([live(chunk(7, 0, U, 70, 2)), live(chunk(8, 0, U, 2, 3))]),
         lambda w: w.begin_reply(5, 13, 1),
-        lambda w: w.say(1, b"x"),
+        lambda w: w.append_reply_token(1, b"x"),
         lambda w: w.end_reply(),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_reply_grows_token_by_token_and_becomes_chunks():
     window.use(Traced())
     window.begin_reply(4, 20, 3)
     for i in range(3_000):  # beyond the spare room of the buffer
-        window.say(i, b"word\n\n" if i % 100 == 99 else b"word ", surprisal=float(i))
+        window.append_reply_token(i, b"word\n\n" if i % 100 == 99 else b"word ", surprisal=float(i))
     assert len(window) == 3_007
     chunks = window.end_reply()
     assert [len(one) for one in chunks] == [100] * 30
@@ -128,7 +128,7 @@ def test_a_reply_without_a_token_becomes_nothing():
 def test_what_was_said_after_the_reply_in_progress_wakes_up_next_turn():
     window = two_turns()
     window.begin_reply(4, 20, 3)
-    window.say(1, b"x")
+    window.append_reply_token(1, b"x")
     with pytest.raises(BadInput, match="next turn"):
         window.add([live(chunk(8, 0, U, 50, 3))])
     with pytest.raises(BadInput, match="still being written"):
@@ -235,7 +235,7 @@ class Conversation(RuleBasedStateMachine):
             fault = self.window.update(AttentionRow(row[1:], frames=float(row[0]), aside=1))
             assert not fault or not len(self.window)
             self.rows.update(() if fault else before)
-            self.window.say(i, b"\n\n" if i % 4 == 3 else b"w", self.position + i)
+            self.window.append_reply_token(i, b"\n\n" if i % 4 == 3 else b"w", self.position + i)
         chunks = self.window.end_reply(min_chunk_tokens=3)
         newest = max(one.key.turn_id for one in self.window.chunks) if self.window.chunks else 0
         self.replies.update(positions(self.window, before=newest))

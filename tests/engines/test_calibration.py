@@ -101,7 +101,7 @@ def test_another_file_another_method_or_a_broken_record_is_calibrated_again(
         assert load_or_calibrate(engine, folder, silent).pairs == (LOOKS_BACK,)
         assert engine.readings > 0
     engine = LookingBack(weights)
-    assert load_or_calibrate(engine, folder, silent, anew=True).heads
+    assert load_or_calibrate(engine, folder, silent, force=True).heads
     assert engine.readings > 0
 
 

@@ -129,7 +129,7 @@ def test_what_the_user_does_between_turns_is_replayed(tmp_path: Path) -> None:
     for text in TOLD[3:6]:
         talked.say(text)
     talked.weave.chunks.unpin(talked.window, key)
-    talked.weave.chunks.sleep(talked.window, key)
+    talked.weave.chunks.prune(talked.window, key)
     for text in ("One more thing about rain.", "And one about snow and the mountains."):
         talked.say(text)
     talked.weave.close()

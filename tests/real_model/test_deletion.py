@@ -113,7 +113,7 @@ def never(model_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Surpris
 
 def sleeps(weave: Weave, window: str, key: ChunkKey) -> None:
     for one in weave.runtime.store.deletion_of(key):
-        weave.chunks.sleep(window, one)
+        weave.chunks.prune(window, one)
 
 
 def test_what_only_sleeps_is_still_carried_by_what_stands_later(
@@ -164,7 +164,7 @@ def test_cells_on_disk_and_those_that_sleep_do_not_bring_a_deleted_secret_back(
         key = talk(weave, engine, window)
         later = live(weave, window)[4:]
         for one in later:
-            weave.chunks.sleep(window, one)
+            weave.chunks.prune(window, one)
         say(weave, engine, window, "Is it late?", "It is.")  # what sleeps leaves the cache
         last = live(weave, window)[-1]
     weave, engine = opened(model_file, tmp_path)
@@ -172,7 +172,7 @@ def test_cells_on_disk_and_those_that_sleep_do_not_bring_a_deleted_secret_back(
         weave.chunks.delete(window, key)
         weave.chunks.delete(window, last)
         for one in later:
-            weave.chunks.wake_again(window, one)
+            weave.chunks.undo_prune(window, one)
         assert strays(surprisal(weave, engine, window), never) < CLOSE
 
 

@@ -77,7 +77,7 @@ def test_the_words_of_an_answer_come_from_the_fact_that_slept_and_woke(
     answered = 0
     for fact, (question, word) in FACTS.items():
         if keys[fact] in {one.key for turn in weave.windows.context(window).turns for one in turn.chunks}:
-            weave.chunks.sleep(window, keys[fact])
+            weave.chunks.prune(window, keys[fact])
         turn = list(weave.turns.steps(window, question))
         woken = {
             one.key for event in turn if isinstance(event, events.ChunksResurrected) for one in event.chunks

@@ -51,7 +51,7 @@ def live(weave: Weave, window: str) -> list[ChunkKey]:
 def ask(weave: Weave, window: str, key: ChunkKey) -> None:
     """The question wakes the fact at its place, and the model reads it word for word."""
     if key in live(weave, window):  # the model still looks at it, or other talk woke it
-        weave.chunks.sleep(window, key)
+        weave.chunks.prune(window, key)
     assert key not in live(weave, window)
     for event in weave.turns.steps(window, QUESTION):
         if isinstance(event, events.TokenGenerated):  # the model has read its context and begins to answer
@@ -99,7 +99,7 @@ def test_thanks_wakes_nothing_and_what_is_spoken_of_does(tmp_path: Path):
         assert isinstance(weave.runtime.recall, MemorySearch)
         assert weave.runtime.recall.settle(60)
         for key in live(weave, window):
-            weave.chunks.sleep(window, key)
+            weave.chunks.prune(window, key)
         for small in ("Thanks!", "ok", "Hmm.", "Tell me more.", "What is the capital of Mongolia?"):
             assert not weave.memory.preview(window, small).plan.chunks, small
         woken = weave.memory.preview(

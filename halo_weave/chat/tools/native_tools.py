@@ -16,22 +16,22 @@ Parts = list[tuple[ReplyKind, str]]
 
 
 class NativeTools:
-    """The calls of one reply. A message may hold several: what the model writes after one may become another."""
+    """The tool calls of one reply. A message may hold several calls, one after the other."""
 
     def __init__(self, engine: Engine, prompt_builder: PromptBuilder, effort: str | None) -> None:
-        self._engine, self._scribe, self._effort = engine, prompt_builder, effort
+        self._engine, self._prompt_builder, self._effort = engine, prompt_builder, effort
         self._after = b""  # what the model has written after its last call
 
-    def finder(self, tools: Sequence[Mapping[str, Any]]) -> ToolCallSplitter | None:
-        """Finds calls of these tools in a reply; None if the template has no format for them."""
+    def call_splitter(self, tools: Sequence[Mapping[str, Any]]) -> ToolCallSplitter | None:
+        """A splitter that finds calls of these tools in a reply; None if the template has no format for calls."""
         facts = self._engine.facts
         if facts.tools is None or not tools:
             return None
         prompt = generation_prompt(self._engine, self._effort)
         return ToolCallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
 
-    def called(self, rest: str) -> None:
-        """A call was made; `rest` came with its last token."""
+    def note_call(self, rest: str) -> None:
+        """Note that a call is complete; `rest` is the text after it in its last token."""
         self._after = rest.encode()
 
     @property
@@ -39,16 +39,16 @@ class NativeTools:
         """Whether the template writes several calls one after the other."""
         return bool(self._between)
 
-    def goes_on(self, piece: bytes) -> bool:
-        """Whether the next token still belongs to the calls."""
+    def continues_calls(self, piece: bytes) -> bool:
+        """Whether the next token may belong to a further call of the same message."""
         text, between = _squashed(self._after + piece), self._between
         if not between.startswith(text) and not text.startswith(between):
             return False
         self._after += piece
         return True
 
-    def answered(self, calls: Sequence[NativeCall], answers: Sequence[str]) -> Parts | None:
-        """What follows the calls, as the template writes it: all answers together, or each by itself."""
+    def format_results(self, calls: Sequence[NativeCall], answers: Sequence[str]) -> Parts | None:
+        """The results of the calls as the template writes them, all in one message or each in its own."""
         together = self._round_trip(calls, answers)
         if together or len(calls) == 1:
             return together
@@ -56,11 +56,11 @@ class NativeTools:
         return [part for one in each if one for part in one] or None
 
     def _round_trip(self, calls: Sequence[NativeCall], answers: Sequence[str]) -> Parts | None:
-        """The frame, the tools' answers with the frames between them, the frame up to where the model goes on.
+        """The template's text around the tool output, and the output, up to where the model continues.
 
         None if the template has no such form.
         """
-        facts, tools = self._engine.facts, self._scribe.tools
+        facts, tools = self._engine.facts, self._prompt_builder.tools
         talk = [ChatMessage("user", "a"), ChatMessage("assistant", "", calls=tuple(calls))]
         talk += [ChatMessage("tool", text, answers=call) for call, text in zip(calls, answers, strict=True)]
         pieces = self._engine.chat(talk, effort=self._effort, tools=tools).pieces
@@ -85,7 +85,7 @@ class NativeTools:
 
     @cached_property
     def _between(self) -> bytes:
-        return _squashed(_between_calls(self._engine, self._scribe, self._effort).encode())
+        return _squashed(_between_calls(self._engine, self._prompt_builder, self._effort).encode())
 
 
 def _between_calls(engine: Engine, prompt_builder: PromptBuilder, effort: str | None) -> str:
@@ -112,5 +112,5 @@ def _between_calls(engine: Engine, prompt_builder: PromptBuilder, effort: str | 
 
 
 def _squashed(raw: bytes) -> bytes:
-    """Without blanks: models write them as they like."""
+    """Without white space, which models write in different ways."""
     return b"".join(raw.split())

@@ -1,4 +1,8 @@
-"""Use and surprise: what nobody could guess is bright when it is said, what is needed later stays so, questions sink."""
+"""Use and surprise: surprising text starts bright, text that replies use stays bright, and questions are dimmer.
+
+Each token has three traces: its surprisal in nats; its use, which is the largest share of attention that a later token gave
+to its chunk; and, for models without retrieval heads, the usual attention that it gets whatever is generated.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +26,22 @@ from halo_weave.core.brightness import (
 from halo_weave.core.setting_fields import setting
 
 SURPRISAL, USE, USUAL = range(3)
-MIDDLE, STEP = 0.5, 0.1  # of the cap: an ordinary chunk, and one standard deviation
-ASKS = (b"?", "？".encode(), "؟".encode())
+MIDDLE, STEP = 0.5, 0.1  # brightness of an average chunk and of one standard deviation, as shares of the cap
+QUESTION_MARKS = (b"?", "？".encode(), "؟".encode())
 
 
 @dataclass(frozen=True, slots=True)
 class UseAndSurprise(Strategy):
-    """A chunk is as bright as it was surprising and as the most that a later token took from it.
+    """The brightness of a chunk is the sum of its mean surprisal and its use.
 
-    Both are measured against the other live chunks, in standard deviations.
+    Both are counted in standard deviations from the mean of the live chunks. A chunk that ends with a question mark is dimmer
+    by `question_penalty`. The most surprising token of a chunk is as bright as the chunk, the others at least half as bright.
     """
 
     traces: ClassVar[tuple[str, ...]] = ("surprisal", "use", "usual")
     ignores: ClassVar[Mapping[str, str]] = {
-        "resurrection_brightness": "what wakes up is as bright as it was surprising and as it was used.",
-        "score_current_turn": "a reply's own tokens are lit by their surprise when it is done.",
+        "resurrection_brightness": "the brightness of a resurrected chunk follows from its surprisal and its use.",
+        "score_current_turn": "the tokens of a reply get brightness from their surprisal when the reply is complete.",
     }
 
     question_penalty: float = setting(
@@ -58,29 +63,30 @@ class UseAndSurprise(Strategy):
         return TokenBrightness(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
     def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        return self._after(sight, [row])
+        return self._add_use(sight, [row])
 
     def after_reading(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness | None:
         if self.calibration.heads:
-            return self._after(sight, rows)
-        # All heads together look at some tokens whatever is said: only what is more than that counts.
-        traces, before = _copied(sight), int(sight.offsets[_earlier(sight)])
+            return self._add_use(sight, rows)
+        # All heads together give some tokens attention whatever is generated: only attention beyond that is use.
+        traces, before = _copy_traces(sight), int(sight.offsets[_count_earlier_chunks(sight)])
         traces[USUAL, :before] = np.mean([row.tokens[:before] for row in rows], axis=0)
         return TokenBrightness(sight.light.brightness, traces)
 
     def after_reply(self, sight: StrategyInput) -> TokenBrightness | None:
-        return self._lit(sight, _copied(sight))
+        return self._compute_brightness(sight, _copy_traces(sight))
 
     def parts_of(self, traces: Floats | None) -> dict[str, float]:
         if traces is None or np.isnan(traces[:USUAL]).all(axis=1).any():
             return {}
         return {"surprisal": float(np.nanmean(traces[SURPRISAL])), "use": float(np.nanmax(traces[USE]))}
 
-    def _after(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness:
-        count = _earlier(sight)
+    def _add_use(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness:
+        """Raise the use of the earlier chunks by these rows, and compute brightness."""
+        count = _count_earlier_chunks(sight)
         if count < 2:
-            return self._lit(sight, _copied(sight))
-        before, noted = int(sight.offsets[count]), self._noted(sight)
+            return self._compute_brightness(sight, _copy_traces(sight))
+        before, figures = int(sight.offsets[count]), self._chunk_figures(sight)
         by_heads = self.calibration.heads and all(row.raw is not None for row in rows)
         assert sight.light.traces is not None
         usual = None if by_heads else np.nan_to_num(sight.light.traces[USUAL])
@@ -88,81 +94,86 @@ class UseAndSurprise(Strategy):
         for row in rows:
             shares, _ = shares_before(row, before, self.calibration, usual)
             np.maximum(most, np.add.reduceat(shares, sight.offsets[:count]), out=most)
-        # What a chunk gets if all get the same is no use: else the first ones of a talk would be the most used.
+        # An equal share for each chunk counts as no use: otherwise the first chunks of a conversation would be the most used,
+        # since they share the attention with few others.
         used = np.maximum(0, (most * count - 1) / (count - 1))
-        if "lit" in sight.noted and not (used > noted.use[:count]).any():
-            return sight.light  # nothing was used more than before
-        traces = _copied(sight)
-        traces[USE, :before] = np.fmax(traces[USE, :before], np.repeat(used, noted.sizes[:count]))
-        np.maximum(noted.use[:count], used, out=noted.use[:count])
-        return self._lit(sight, traces)
+        if "brightness" in sight.noted and not (used > figures.use[:count]).any():
+            return sight.light  # no chunk was used more than before
+        traces = _copy_traces(sight)
+        traces[USE, :before] = np.fmax(traces[USE, :before], np.repeat(used, figures.sizes[:count]))
+        np.maximum(figures.use[:count], used, out=figures.use[:count])
+        return self._compute_brightness(sight, traces)
 
-    def _lit(self, sight: StrategyInput, traces: Floats) -> TokenBrightness:
-        """Brightness from the traces; the brightest token of a chunk is as bright as the chunk."""
-        after = sight.light.brightness.copy()
+    def _compute_brightness(self, sight: StrategyInput, traces: Floats) -> TokenBrightness:
+        """The brightness that follows from the traces."""
+        brightness = sight.light.brightness.copy()
         said = int(sight.offsets[-1])
         if len(sight.chunks) < 2:
-            return TokenBrightness(after, traces)
-        noted = self._noted(sight)
-        level = _standard(noted.use) + noted.surprisal
-        level -= noted.sinks
+            return TokenBrightness(brightness, traces)
+        figures = self._chunk_figures(sight)
+        level = _standardized(figures.use) + figures.surprisal
+        level -= figures.penalty
         cap = np.float32(self.brightness_cap)
         of_chunks = np.clip((np.float32(MIDDLE) + np.float32(STEP) * level) * cap, 0, cap)
-        after[:said] = np.repeat(of_chunks, noted.sizes) * noted.glow / 2
-        sight.noted["lit"] = True
-        return TokenBrightness(after, traces)
+        brightness[:said] = np.repeat(of_chunks, figures.sizes) * figures.token_weights / 2
+        sight.noted["brightness"] = True  # computed at least once for these chunks
+        return TokenBrightness(brightness, traces)
 
-    def _noted(self, sight: StrategyInput) -> _ChunkFigures:
-        """Of the chunks: what a row does not change, and how much each was used, which only rows change."""
+    def _chunk_figures(self, sight: StrategyInput) -> _ChunkFigures:
+        """The figures of the chunks, kept from row to row: a row changes only `use`."""
         if "chunks" not in sight.noted:
             assert sight.light.traces is not None
             offsets, said, traces = sight.offsets, int(sight.offsets[-1]), sight.light.traces
             surprisal = traces[SURPRISAL, :said]
             known = np.nan_to_num(surprisal)
             highest, sizes = np.maximum(peaks(known, offsets), np.float32(1e-6)), np.diff(offsets)
-            glow = known / np.repeat(highest, sizes)
-            glow[np.repeat(highest <= 1e-6, sizes)] = 1
-            asks = [chunk.tokens.raw.rstrip().endswith(ASKS) for chunk in sight.chunks]
+            relative = known / np.repeat(highest, sizes)
+            relative[np.repeat(highest <= 1e-6, sizes)] = 1
+            are_questions = [chunk.tokens.raw.rstrip().endswith(QUESTION_MARKS) for chunk in sight.chunks]
             sight.noted["chunks"] = _ChunkFigures(
                 sizes,
                 peaks(np.nan_to_num(traces[USE]), offsets),
-                _standard(_means(surprisal, offsets)),
-                np.float32(self.question_penalty) * np.array(asks, np.float32),
-                1 + glow,
+                _standardized(_means(surprisal, offsets)),
+                np.float32(self.question_penalty) * np.array(are_questions, np.float32),
+                1 + relative,
             )
-        noted: _ChunkFigures = sight.noted["chunks"]
-        return noted
+        figures: _ChunkFigures = sight.noted["chunks"]
+        return figures
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ChunkFigures:
+    """What the brightness of each chunk is computed from."""
+
     sizes: Offsets  # (chunks,)
-    use: Floats  # (chunks,) the most that a token took from each
+    use: Floats  # (chunks,) the largest share of attention that a later token gave to the chunk
     surprisal: Floats  # (chunks,) in standard deviations
-    sinks: Floats  # (chunks,) by how much those that ask are dimmer
-    glow: Floats  # (tokens of the chunks,) from 1 to 2, the most surprising of each chunk
+    penalty: Floats  # (chunks,) what questions lose, in standard deviations
+    token_weights: (
+        Floats  # (tokens of the chunks,) from 1 to 2, which is the most surprising token of a chunk
+    )
 
 
-def _copied(sight: StrategyInput) -> Floats:
+def _copy_traces(sight: StrategyInput) -> Floats:
     assert sight.light.traces is not None
     return sight.light.traces.copy()
 
 
-def _earlier(sight: StrategyInput) -> int:
+def _count_earlier_chunks(sight: StrategyInput) -> int:
     """How many chunks are older than the newest turn."""
     return int(np.count_nonzero(sight.ages > 0))
 
 
 def _means(values: Floats, offsets: Offsets) -> Floats:
-    """(chunks,) the mean of what is known of each chunk; NaN if nothing is."""
+    """(chunks,) the mean of the known values of each chunk; NaN if none is known."""
     known = ~np.isnan(values)
     sums = np.add.reduceat(np.where(known, values, 0), offsets[:-1])
     counts = np.add.reduceat(known.astype(np.float32), offsets[:-1])
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan).astype(np.float32)
 
 
-def _standard(values: Floats) -> Floats:
-    """In standard deviations from the mean; what is not known is ordinary."""
+def _standardized(values: Floats) -> Floats:
+    """The values in standard deviations from their mean; unknown values become 0."""
     unknown = np.isnan(values)
     known = values[~unknown] if unknown.any() else values
     spread = float(known.std()) if len(known) else 0.0

@@ -41,7 +41,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.delete(base + "/{key}/negative-feedback", summary="Remove negative feedback", status_code=204)
     def delete_negative_feedback(window_id: WindowId, key: Key) -> None:
-        service.weave.chunks.unmark_wrong(window_id, ChunkKey.parse(key))
+        service.weave.chunks.remove_negative_feedback(window_id, ChunkKey.parse(key))
 
     @router.put(base + "/{key}/tags", summary="Replace the tags of a chunk")
     def put_tags(window_id: WindowId, key: Key, asked: requests.ChunkTags) -> views.ChunkTagsView:
@@ -60,9 +60,9 @@ def routes(service: Service) -> APIRouter:
         acts: dict[ChunkAction, Callable[[str, ChunkKey], Any]] = {
             "pin": chunks.pin,
             "unpin": chunks.unpin,
-            "prune": chunks.sleep,
-            "resurrect": chunks.wake,
-            "undo-prune": chunks.wake_again,
+            "prune": chunks.prune,
+            "resurrect": chunks.resurrect,
+            "undo-prune": chunks.undo_prune,
             "merge": chunks.merge,
         }
         done = acts[act](window_id, named)
@@ -128,7 +128,7 @@ def routes(service: Service) -> APIRouter:
         if budget is None:
             found = memory.search(q, limit=limit, only=only, **where)
         else:
-            found, cost = memory.would_wake(q, budget, only=only, **where)
+            found, cost = memory.would_resurrect(q, budget, only=only, **where)
         told = {"hits": found, "cost": cost}
         return views.SearchResults.model_validate(told, context=service.weave.windows.names())
 

@@ -22,30 +22,30 @@ def routes(service: Service) -> APIRouter:
         path: Heading = "",
         contents: Annotated[bool, Query(description="Also what the entries say.")] = False,
     ) -> views.MemoryTreeNode:
-        tree = service.weave.keepsakes.tree.listing(path, contents=contents)
+        tree = service.weave.memory_tools.tree.listing(path, contents=contents)
         return views.MemoryTreeNode.model_validate(tree)
 
     @router.get("/api/memory/entry", summary="Show a memory entry and its snapshot")
     def get_entry(path: Path) -> views.MemoryEntry:
-        return views.MemoryEntry.model_validate(service.weave.keepsakes.tree.query(path, now=None))
+        return views.MemoryEntry.model_validate(service.weave.memory_tools.tree.query(path, now=None))
 
     @router.put("/api/memory/entry", summary="Save a memory entry, or a new version of it")
     def put_entry(asked: requests.SaveMemoryEntry) -> views.MemoryEntry:
         weave, tokens = service.weave, asked.context_tokens
-        kept = weave.keepsakes.tree.save(asked.path, asked.content, now=weave.now(), context_tokens=tokens)
+        kept = weave.memory_tools.tree.save(asked.path, asked.content, now=weave.now(), context_tokens=tokens)
         return views.MemoryEntry.model_validate(kept)
 
     @router.delete("/api/memory/entry", summary="Delete a memory entry; its versions stay in the history")
     def delete_entry(path: Path, recursive: bool = False) -> views.DeletedEntries:
         weave = service.weave
         return views.DeletedEntries(
-            deleted=weave.keepsakes.tree.delete(path, now=weave.now(), recursive=recursive)
+            deleted=weave.memory_tools.tree.delete(path, now=weave.now(), recursive=recursive)
         )
 
     @router.get("/api/memory/history", summary="List versions of a memory entry, newest first")
     def get_history(path: Path) -> views.MemoryEntryVersions:
         return views.MemoryEntryVersions.model_validate(
-            {"versions": service.weave.keepsakes.tree.history(path)}
+            {"versions": service.weave.memory_tools.tree.history(path)}
         )
 
     @router.get("/api/memory/query", summary="Query memory entries by similarity and recency")
@@ -54,19 +54,19 @@ def routes(service: Service) -> APIRouter:
         q: Annotated[str, Query(max_length=requests.MAX_QUESTION_LENGTH, pattern=TEXT_PATTERN)] = "",
         recency_bias: Annotated[float, Query(ge=0, le=1, allow_inf_nan=False)] = 0.3,
     ) -> views.MemoryMatches:
-        tree, now = service.weave.keepsakes.tree, service.weave.now()
+        tree, now = service.weave.memory_tools.tree, service.weave.now()
         days = service.weave.windows.settings().memory_decay_days
         found = tree.query_heading(path, q or None, now=now, recency_bias=recency_bias, decay_days=days)
         return views.MemoryMatches.model_validate({"matches": found})
 
     @router.get("/api/notes", summary="Show the notes")
     def get_notes() -> views.Notes:
-        content, version = service.weave.keepsakes.notes.latest(now=service.weave.now())
+        content, version = service.weave.memory_tools.notes.latest(now=service.weave.now())
         return views.Notes(content=content, version=version)
 
     @router.put("/api/notes", summary="Replace the notes")
     def put_notes(asked: requests.ReplaceNotes) -> views.Notes:
-        notes, now = service.weave.keepsakes.notes, service.weave.now()
+        notes, now = service.weave.memory_tools.notes, service.weave.now()
         written = notes.replace(asked.content, now=now, version=asked.version)
         return views.Notes(content=written.document, version=written.version)
 

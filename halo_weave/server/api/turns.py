@@ -65,10 +65,10 @@ def routes(service: Service) -> APIRouter:
     async def begun(window_id: str, future: Future[TurnAccepted]) -> MessageAccepted:
         first = await asyncio.wrap_future(future)
         return MessageAccepted(
-            turn_id=str(first.heard.turn_id),
-            reply_turn_id=str(first.heard.reply_turn),
-            last_event=first.before,
-            stream=f"/api/windows/{quote(window_id)}/events?after={first.before}",
+            turn_id=str(first.first_event.turn_id),
+            reply_turn_id=str(first.first_event.reply_turn),
+            last_event=first.last_event,
+            stream=f"/api/windows/{quote(window_id)}/events?after={first.last_event}",
         )
 
     @router.post("/messages", summary="Send a message", status_code=202)
@@ -80,7 +80,7 @@ def routes(service: Service) -> APIRouter:
         after = None if asked.after is None else requests.parse_position(asked.after)
         wish = requests.recall_overrides_of(asked.recall)
         documents = [Document(one.name, one.text) for one in asked.documents]
-        said = service.weave.turns.say(
+        said = service.weave.turns.send_message(
             window_id, asked.text, after=after, overrides=wish, documents=documents
         )
         return await begun(window_id, said)
@@ -97,12 +97,12 @@ def routes(service: Service) -> APIRouter:
     async def post_regenerate(window_id: WindowId, asked: requests.Regenerate) -> MessageAccepted:
         """The former reply stays in memory, as another version."""
         turn = None if asked.turn_id is None else requests.parse_position(asked.turn_id)
-        return await begun(window_id, service.weave.turns.answer(window_id, turn))
+        return await begun(window_id, service.weave.turns.regenerate(window_id, turn))
 
     @router.post("/continue", summary="Continue the last reply", status_code=202)
     async def post_continue(window_id: WindowId) -> MessageAccepted:
         """The shorter reply stays in memory, as another version."""
-        return await begun(window_id, service.weave.turns.go_on(window_id))
+        return await begun(window_id, service.weave.turns.continue_reply(window_id))
 
     @router.post("/edit", summary="Edit a turn", status_code=202)
     async def post_edit(window_id: WindowId, asked: requests.EditTurn) -> EditedTurn:

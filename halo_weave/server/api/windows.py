@@ -209,7 +209,7 @@ def routes(service: Service) -> APIRouter:
     )
     def post_inject(window_id: WindowId, asked: requests.InjectMemoryEntry) -> views.InjectionResult:
         """The newest exchange stays. If nothing of it fits, nothing is pruned, and the answer says what is missing."""
-        done = service.weave.keepsakes.inject(window_id, asked.path)
+        done = service.weave.memory_tools.inject(window_id, asked.path)
         return views.InjectionResult(
             resurrected=[str(one.key) for one in done.woken],
             cost=sum(one.cost for one in done.woken),

@@ -49,7 +49,7 @@ class ClientConversation:
     known: int  # units that the window has
     turn: int | None  # the last of them
     fresh: bool  # nothing was ever said in the window
-    terms: ClientOptions
+    client_options: ClientOptions
     woken: list[dict[str, Any]] = field(default_factory=list)
     reply_turn: int = 0
 
@@ -58,10 +58,14 @@ class ClientConversation:
         turns, units = self.weave.turns, self.sent.units
         new = units[self.known :]
         after = None if self.fresh or self.turn == self._head else self.turn or 0
-        more: dict[str, Any] = {"sampling": self._sampling(), "stop": self.request.stop, "terms": self.terms}
+        more: dict[str, Any] = {
+            "sampling": self._sampling(),
+            "stop": self.request.stop,
+            "client_options": self.client_options,
+        }
         last = units[-1]
         if not new and last.role is Role.USER:
-            return self._patiently(lambda: turns.answer(self.window, self.turn, **more).result())
+            return self._patiently(lambda: turns.regenerate(self.window, self.turn, **more).result())
         if last.pending:
             return self._go_on_after_tools(new[:-1], after, more)
         if last.role is Role.ASSISTANT:
@@ -71,22 +75,28 @@ class ClientConversation:
                 )
             elif after is not None and self.turn:
                 self._patiently(lambda: turns.rewind(self.window, self.turn or 0))
-            return self._patiently(lambda: turns.go_on(self.window, **more).result())
+            return self._patiently(lambda: turns.continue_reply(self.window, **more).result())
         if new[:-1]:
             said = [(one.role, one.text) for one in new[:-1]]
             self._patiently(lambda: turns.add(self.window, said, after=after))
             after = None
-        return self._patiently(lambda: turns.say(self.window, last.text, after=after, **more).result())
+        return self._patiently(
+            lambda: turns.send_message(self.window, last.text, after=after, **more).result()
+        )
 
     def again(self) -> TurnAccepted:
         """Another reply to the same words."""
-        more: dict[str, Any] = {"sampling": self._sampling(), "stop": self.request.stop, "terms": self.terms}
-        return self._patiently(lambda: self.weave.turns.answer(self.window, **more).result())
+        more: dict[str, Any] = {
+            "sampling": self._sampling(),
+            "stop": self.request.stop,
+            "client_options": self.client_options,
+        }
+        return self._patiently(lambda: self.weave.turns.regenerate(self.window, **more).result())
 
     def choice(self, begun: TurnAccepted) -> Choice:
         """The reply of a turn that has begun."""
-        self.reply_turn = begun.heard.reply_turn
-        for told in self.weave.turns.events_since(self.window, begun.before):
+        self.reply_turn = begun.first_event.reply_turn
+        for told in self.weave.turns.events_since(self.window, begun.last_event):
             if isinstance(told, events.ChunksResurrected):
                 self.woken += [_resurrected_json(one) for one in told.chunks]
         return _choice(lambda one: self._pieces(begun, one))
@@ -109,8 +119,10 @@ class ClientConversation:
                 param="messages",
             )
         effort = self.weave.windows.settings(self.window).effort
-        opening = reply_prefix(self.weave.engine, unit, self.terms.tools, effort)
-        return self._patiently(lambda: turns.answer(self.window, question, opening=opening, **more).result())
+        opening = reply_prefix(self.weave.engine, unit, self.client_options.tools, effort)
+        return self._patiently(
+            lambda: turns.regenerate(self.window, question, opening=opening, **more).result()
+        )
 
     @property
     def looks(self) -> bool:
@@ -143,10 +155,10 @@ class ClientConversation:
 
     def _pieces(self, begun: TurnAccepted, choice: Choice) -> Generator[ReplyPiece, None, None]:
         turns, ended = self.weave.turns, False
-        told = turns.polled if self.looks else turns.follow
-        opened = getattr(begun.heard, "opened", 0)  # of the reply: the client has it
+        told = turns.poll if self.looks else turns.follow
+        opened = getattr(begun.first_event, "opened", 0)  # of the reply: the client has it
         try:
-            for happened in told(self.window, begun.before):
+            for happened in told(self.window, begun.last_event):
                 match happened:
                     case None:
                         yield EMPTY_PIECE
@@ -240,7 +252,7 @@ def find_conversation(
     weave: Weave, request: ChatRequest, sent: ClientHistory, headers: Mapping[str, str]
 ) -> ClientConversation:
     """The window of a request: by our own header, by the client's name for the chat, by the history; else a new one."""
-    terms = client_options_of(weave, request, sent)
+    client_options = client_options_of(weave, request, sent)
     units = sent.units[:-1] if sent.units[-1].pending else sent.units
     said = [(unit.role, unit.text) for unit in units]
     turns = weave.turns
@@ -249,10 +261,14 @@ def find_conversation(
         window = weave.windows.get(own)
         found = turns.recognise(said, own)
         if found is not None and found.turn is not None:
-            return ClientConversation(weave, request, sent, own, found.known, found.turn.id, False, terms)
+            return ClientConversation(
+                weave, request, sent, own, found.known, found.turn.id, False, client_options
+            )
         if len(said) == 1 or window.head is None:  # only what is new was sent
-            return ClientConversation(weave, request, sent, own, 0, window.head, window.head is None, terms)
-        return ClientConversation(weave, request, sent, own, 0, None, False, terms)
+            return ClientConversation(
+                weave, request, sent, own, 0, window.head, window.head is None, client_options
+            )
+        return ClientConversation(weave, request, sent, own, 0, None, False, client_options)
     strong = [
         f"{name}:{value}"
         for name in _CHAT_HEADERS
@@ -267,7 +283,7 @@ def find_conversation(
         fresh = weave.windows.get(known).head is None
         if found is not None and (found.turn is not None or fresh or name in strong):
             turn = found.turn.id if found.turn else None
-            return ClientConversation(weave, request, sent, known, found.known, turn, fresh, terms)
+            return ClientConversation(weave, request, sent, known, found.known, turn, fresh, client_options)
     found = turns.recognise(said) if not strong else None
     if found is not None and found.turn is not None:
         window_id, known_units, turn = found.window, found.known, found.turn.id
@@ -276,7 +292,9 @@ def find_conversation(
         except UnknownWindow:  # it was deleted since
             found = None
         else:
-            talk = ClientConversation(weave, request, sent, window_id, known_units, turn, False, terms)
+            talk = ClientConversation(
+                weave, request, sent, window_id, known_units, turn, False, client_options
+            )
             _remember_names(weave, talk.window, strong, request)
             return talk
     first = next((text for role, text in said if role is Role.USER), "A chat")
@@ -284,7 +302,7 @@ def find_conversation(
     # Clients know nothing of the time that the model is told with each message.
     made = weave.windows.create(name, system_prompt=sent.system, settings={"timestamps": False})
     _remember_names(weave, made.id, strong, request)
-    return ClientConversation(weave, request, sent, made.id, 0, None, True, terms)
+    return ClientConversation(weave, request, sent, made.id, 0, None, True, client_options)
 
 
 def _window_of_calls(weave: Weave, sent: ClientHistory) -> str | None:
@@ -327,8 +345,8 @@ def reply_incognito(
     weave: Weave, scratch: StatelessRuns, request: ChatRequest, sent: ClientHistory
 ) -> Choice:
     """A reply to the whole conversation as it was sent. Nothing is stored, and memory is not read."""
-    terms = client_options_of(weave, request, sent)
-    engine, tools = weave.engine, parse_tool_declarations(terms.tools)
+    client_options = client_options_of(weave, request, sent)
+    engine, tools = weave.engine, parse_tool_declarations(client_options.tools)
     usual = weave.windows.settings()
     written = engine.chat(chat_messages(sent), effort=usual.effort, tools=tools)
     parts = [
@@ -345,7 +363,7 @@ def reply_incognito(
     )
     reader = ReplyParser(0, marks, calls=finder, calls_end=True, stamps=False)
     reader.begin(marks is not None and marks.opened_by(opening))
-    sampling = sampling_of(weave, given, request.stop, terms.grammar, terms.likely)
+    sampling = sampling_of(weave, given, request.stop, client_options.grammar, client_options.likely)
     return complete_tokens(weave, scratch, ids, sampling, reader)
 
 
