@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from playwright.sync_api import Locator, Page, expect
 
 LOG = "\n\n".join(
@@ -105,3 +106,16 @@ def file(name: str, text: str | bytes) -> dict[str, object]:
 def attach(page: Page, *files: dict[str, object]) -> None:
     page.get_by_label("Files to attach").set_input_files(list(files))
     page.wait_for_function("() => !document.querySelector('.attachment.reading')")
+
+
+def looking_at(house, *pieces: bytes) -> None:
+    """While the model answers it looks at these tokens of what was said before; while it reads, at nothing more."""
+
+    def look(at):
+        weights = np.full(len(at.ids), 0.001, np.float32)
+        answering = at.text.rsplit("<|turn|>", 1)[-1].startswith("assistant")
+        if answering:
+            weights[[piece in pieces for piece in house.engine.pieces(at.ids).pieces()]] = 10.0
+        return weights
+
+    house.engine.look = look

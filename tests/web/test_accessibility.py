@@ -7,7 +7,7 @@ import json
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.talk import LOG, attach, chunk, file, frame, keys, panel, say
+from tests.web.talk import LOG, attach, chunk, file, frame, keys, looking_at, panel, say
 
 pytestmark = pytest.mark.browser
 
@@ -30,6 +30,7 @@ def told(house) -> str:
     for topic in ("bread", "chess", "snow"):
         house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}.")
     house.ask("PATCH", f"/windows/{window}", json={"settings": {"capture": "mean"}})
+    looking_at(house, b" Mo", b"chi")
     house.say(window, "What is my cat Mochi called?", "Mochi.")
     live = [one["key"] for turn in house.context(window)["turns"] for one in turn["chunks"]]
     house.ask("POST", f"/windows/{window}/chunks/{live[0]}/pin")

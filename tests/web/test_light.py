@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
 
 from halo_weave.core.retrieval_heads import PENDING, Calibration, RetrievalHead
-from tests.web.talk import act, chunk, frame, grounds, keys, say, toast
+from tests.web.talk import act, chunk, frame, grounds, keys, looking_at, say, toast
 
 pytestmark = pytest.mark.browser
 ONE_HEAD = Calibration((RetrievalHead(0, 1, 0.9, 0.9, 1.0),), "")
-
-
-def looking_at(house, *pieces: bytes) -> None:
-    """While the model answers it looks at these tokens of what was said before; while it reads, at nothing more."""
-
-    def look(at):
-        weights = np.full(len(at.ids), 0.001, np.float32)
-        answering = at.text.rsplit("<|turn|>", 1)[-1].startswith("assistant")
-        if answering:
-            weights[[piece in pieces for piece in house.engine.pieces(at.ids).pieces()]] = 10.0
-        return weights
-
-    house.engine.look = look
 
 
 def told(house, **settings) -> str:
