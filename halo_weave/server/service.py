@@ -188,7 +188,7 @@ class Service:
             model=self.model(),
             embedder=views.EmbedderView.model_validate(now.embedder),
             memory=views.MemoryView.model_validate(now.memory).model_copy(
-                update={"place": weave.memory.place if self.runs_it else ""}
+                update={"location": weave.memory.place if self.runs_it else ""}
             ),
             generating=weave.turns.generating(),
         )

@@ -105,7 +105,7 @@ def test_the_rules_of_what_leaves_are_chosen_where_it_is_said_where_words_go(hou
     expect(where).to_contain_text("It may read everything it remembers.")
     part.get_by_label("Name").fill("hosted")
     part.get_by_label("Address").fill("https://far.example/v1")
-    part.get_by_label("Reader").fill("off")
+    part.get_by_label("Shadow model").fill("off")
     part.get_by_role("button", name="Add").click()
     expect(part.locator("[data-name=hosted]")).to_contain_text("shadow model off")
     part.get_by_role("button", name="Use in this window: hosted").click()
@@ -130,7 +130,7 @@ def test_the_rules_of_what_leaves_are_chosen_where_it_is_said_where_words_go(hou
     part.get_by_label("Private").uncheck()
     expect(badge).to_have_text("→ far.example")
     part.locator("[data-name=hosted]").get_by_role("button", name="Change").click()
-    expect(part.get_by_label("Reader")).to_have_value("off")
+    expect(part.get_by_label("Shadow model")).to_have_value("off")
     part.get_by_label("Address").fill("https://further.example/v1")
     part.get_by_role("button", name="Add").click()
     expect(badge).to_have_text("→ further.example")
@@ -143,12 +143,12 @@ def test_only_what_a_kind_of_engine_needs_is_asked_for(house, tabs):
     page = tabs.open(f"{house.address}/#/w/{house.window()}")
     part = engines(page)
     for kind, shown_fields in (
-        ("openai", {"Address", "Model, as the server knows it", "Key", "Reader"}),
+        ("openai", {"Address", "Model, as the server knows it", "Key", "Shadow model"}),
         ("kobold", {"Address", "Key"}),
         ("llama", {"Model, as the server knows it"}),
     ):
         part.get_by_label("Kind").select_option(kind)
-        for name in ("Address", "Model, as the server knows it", "Key", "Reader"):
+        for name in ("Address", "Model, as the server knows it", "Key", "Shadow model"):
             field = part.get_by_label(name, exact=True)
             expect(field).to_be_visible() if name in shown_fields else expect(field).to_be_hidden()
 

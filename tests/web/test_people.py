@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 
 from tests.web.conftest import Tabs
 from tests.web.house import House
-from tests.web.talk import act, chunk, frame, panel, say, toast
+from tests.web.talk import act, chunk, frame, looking_at, panel, say, toast
 
 pytestmark = pytest.mark.browser
 
@@ -139,6 +139,7 @@ def test_someone_who_may_only_read_is_shown_nothing_that_the_server_refuses(hous
     ann_key, bob_key = add(house, "Ann"), add(house, "Bob")
     window = talked(house, ann_key)
     as_person(house, ann_key, "POST", f"/windows/{window}/chunks/1.0.user/prune")
+    looking_at(house, b" Mo", b"chi")
     house.replies.append("Mochi is a Siamese.")
     as_person(house, ann_key, "POST", f"/windows/{window}/messages", json={"text": "Which cat is a Siamese?"})
     while as_person(house, ann_key, "GET", f"/windows/{window}").json()["generating"]:

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.web.talk import frame, say, settled
+from tests.web.talk import frame, looking_at, say, settled
 
 pytestmark = pytest.mark.browser
 
@@ -54,6 +54,7 @@ def test_what_another_window_lent_is_told_at_the_answer_and_not_shown_as_a_turn(
     kitchen = house.window("Kitchen", max_context_tokens=0, timestamps=False)
     house.say(kitchen, "My cat is called Mochi.", "A lovely name.")
     garden = house.window("Garden", max_context_tokens=0, timestamps=False)
+    looking_at(house, b" Mo", b"chi")
     house.say(garden, "What is my cat called?", "Mochi.")
     page = show(garden, **CONVERSATION)
     loaded(page)
