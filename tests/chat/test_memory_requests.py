@@ -154,7 +154,9 @@ def test_an_answer_again_saves_nothing_twice(assembled, toolbox):
 def test_a_program_that_brings_its_own_tools_or_form_saves_nothing(assembled, toolbox):
     weave = assembled(ScriptedEngine(['{"a": 1}']), toolbox)
     window = weave.windows.create("one", settings=ROOMY).id
-    begun = weave.turns.send_message(window, CODE, terms=ClientOptions(grammar='root ::= "a"')).result(30)
+    begun = weave.turns.send_message(
+        window, CODE, client_options=ClientOptions(grammar='root ::= "a"')
+    ).result(30)
     list(weave.turns.follow(window, begun.last_event))
     assert toolbox.tree.paths() == []
 
@@ -162,7 +164,7 @@ def test_a_program_that_brings_its_own_tools_or_form_saves_nothing(assembled, to
 def test_a_program_that_speaks_for_the_user_saves_too(assembled, toolbox):
     weave = assembled(Filing("Okay."), toolbox)
     window = weave.windows.create("one", settings=ROOMY).id
-    begun = weave.turns.send_message(window, CODE, terms=ClientOptions("Be brief.")).result(30)
+    begun = weave.turns.send_message(window, CODE, client_options=ClientOptions("Be brief.")).result(30)
     list(weave.turns.follow(window, begun.last_event))
     assert toolbox.tree.paths() == ["Work/Store room code"]
 
