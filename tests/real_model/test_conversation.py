@@ -46,7 +46,7 @@ def test_twenty_turns_stay_within_the_budget_and_every_row_fits(engine: LlamaEng
                     read = event
                 case Step():
                     assert talk.update(event.row) is None
-                    talk.say(event.id, event.piece, event.surprisal)
+                    talk.append_reply_token(event.id, event.piece, event.surprisal)
                 case GenerationEnd():
                     assert event.reason in ("length", "eos")
         assert read is not None
