@@ -119,3 +119,31 @@ def looking_at(house, *pieces: bytes) -> None:
         return weights
 
     house.engine.look = look
+
+
+TOPICS = [
+    "the harbour at dawn",
+    "a recipe for rye bread",
+    "how bees find flowers",
+    "the rules of chess",
+    "snow on the pass",
+]
+
+
+def full_window(house, **settings):
+    """A window over its budget: the first exchange sleeps."""
+    window = house.window(
+        max_context_tokens=120,
+        min_chunk_tokens=8,
+        resurrection_budget=0,
+        timestamps=False,
+        memory_tree_in_prompt=False,
+        strategy="magnitude_voting",  # the oldest sleep first
+        **settings,
+    )
+    house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
+    house.say(window, "My cat is called Mochi.", "Mochi is a lovely name for a cat.")
+    for topic in TOPICS:
+        house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}, and little time.")
+    assert house.context(window)["stats"]["pruned_chunks"] > 0
+    return window

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Route, expect
 
-from tests.web.talk import frame, keys, panel, shown, toast
+from tests.web.talk import frame, full_window, keys, panel, shown, toast
 
 pytestmark = pytest.mark.browser
 
@@ -123,34 +123,6 @@ def test_a_page_of_the_graveyard_that_overtakes_the_new_list_is_fetched_again(ho
     frame(page)
     expect(last).to_be_visible()
     expect(drawer.locator(".bone")).to_have_count(0)
-
-
-TOPICS = [
-    "the harbour at dawn",
-    "a recipe for rye bread",
-    "how bees find flowers",
-    "the rules of chess",
-    "snow on the pass",
-]
-
-
-def full_window(house, **settings):
-    """A window over its budget: the first exchange sleeps."""
-    window = house.window(
-        max_context_tokens=120,
-        min_chunk_tokens=8,
-        resurrection_budget=0,
-        timestamps=False,
-        memory_tree_in_prompt=False,
-        strategy="magnitude_voting",  # the oldest sleep first
-        **settings,
-    )
-    house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
-    house.say(window, "My cat is called Mochi.", "Mochi is a lovely name for a cat.")
-    for topic in TOPICS:
-        house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}, and little time.")
-    assert house.context(window)["stats"]["pruned_chunks"] > 0
-    return window
 
 
 def test_waking_from_the_graveyard_pins_a_chunk_at_its_place_and_a_reload_shows_the_same(house, show):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.talk import panel, settled
+from tests.web.talk import full_window, panel, settled
 
 pytestmark = pytest.mark.browser
 
@@ -130,34 +130,6 @@ def test_the_drawer_remembers_which_panel_was_open(house, show):
     page.reload()
     page.wait_for_function("() => window.app?.store.live")
     expect(page.locator("#drawer")).to_be_hidden()
-
-
-TOPICS = [
-    "the harbour at dawn",
-    "a recipe for rye bread",
-    "how bees find flowers",
-    "the rules of chess",
-    "snow on the pass",
-]
-
-
-def full_window(house, **settings):
-    """A window over its budget: the first exchange sleeps."""
-    window = house.window(
-        max_context_tokens=120,
-        min_chunk_tokens=8,
-        resurrection_budget=0,
-        timestamps=False,
-        memory_tree_in_prompt=False,
-        strategy="magnitude_voting",  # the oldest sleep first
-        **settings,
-    )
-    house.ask("PATCH", f"/windows/{window}", json={"system_prompt": ""})
-    house.say(window, "My cat is called Mochi.", "Mochi is a lovely name for a cat.")
-    for topic in TOPICS:
-        house.say(window, f"Tell me about {topic}.", f"There is much to say about {topic}, and little time.")
-    assert house.context(window)["stats"]["pruned_chunks"] > 0
-    return window
 
 
 def test_the_budget_bar_adds_up(house, show):
