@@ -99,7 +99,7 @@ class Observation:
         complete = (
             rows <= len(before.rows) and surprisal <= len(before.surprisal) and not before.mapping_errors
         )
-        if complete and same - 1 > self.anew_from:
+        if complete and same - 1 > self.compute_from:
             self.rows, self.surprisal, self.known = before.rows[:rows], before.surprisal[:surprisal], same - 1
 
     @classmethod
@@ -117,7 +117,7 @@ class Observation:
         )
 
     @property
-    def anew_from(self) -> int:
+    def compute_from(self) -> int:
         """From which token on the prompt must be computed. A token's surprisal is known from the one before it."""
         return max(0, min(self.rows_from, self.surprisal_from - 1), self.known)
 

@@ -90,7 +90,7 @@ def test_any_plan_leads_to_the_prompt_and_never_puts_two_tokens_at_one_place(
         labels = np.array([*keep, *range(said, said + new)], np.int64)
         said += new
         ids = (labels * 7 % 5).astype(np.int32)
-        plan = plan_cache(live, asleep, labels, ids, limit=LIMIT, reserve=reserve, anew_from=10**9)
+        plan = plan_cache(live, asleep, labels, ids, limit=LIMIT, reserve=reserve, compute_from=10**9)
         if len(plan.removed):
             asleep.append(live.part(plan.removed))
         live = execute_plan(plan, live, asleep, labels, ids)
@@ -109,7 +109,7 @@ def conversation(count: int) -> tuple[CachedTokens, np.ndarray, np.ndarray]:
 def plan_for(
     live: CachedTokens, asleep: list[CachedTokens], labels: np.ndarray, **changes: int | str
 ) -> CachePlan:
-    given = {"limit": 1000, "reserve": 10, "anew_from": 10**9, **changes}
+    given = {"limit": 1000, "reserve": 10, "compute_from": 10**9, **changes}
     return plan_cache(live, asleep, labels, (labels + 100).astype(np.int32), **given)  # type: ignore[arg-type]
 
 
@@ -181,7 +181,7 @@ def test_a_token_with_the_same_label_but_another_text_is_computed() -> None:
     live, labels, ids = conversation(20)
     changed = ids.copy()
     changed[5] = 7
-    plan = plan_cache(live, [], labels, changed, limit=1000, reserve=1, anew_from=10**9)
+    plan = plan_cache(live, [], labels, changed, limit=1000, reserve=1, compute_from=10**9)
     assert plan.removed.tolist() == [5, 19]
     assert plan.steps == (Compute(5, 6), Compute(19, 20))
 
@@ -195,7 +195,7 @@ def test_the_first_token_is_computed_as_the_first_when_the_beginning_has_left() 
 
 def test_a_beginning_with_the_same_text_is_reused_whatever_its_labels() -> None:
     live, labels, ids = conversation(20)
-    plan = plan_cache(live, [], labels - 1000, ids, limit=1000, reserve=1, anew_from=10**9)
+    plan = plan_cache(live, [], labels - 1000, ids, limit=1000, reserve=1, compute_from=10**9)
     assert (plan.reused, plan.computed) == (19, 1)
 
 
@@ -209,7 +209,7 @@ def test_exact_mode_keeps_only_a_clean_beginning() -> None:
 
 def test_what_is_to_be_looked_at_is_computed_even_if_it_is_there() -> None:
     live, _, _ = conversation(50)
-    assert plan_for(live, [], np.arange(50), anew_from=40).computed == 10
+    assert plan_for(live, [], np.arange(50), compute_from=40).computed == 10
 
 
 def test_of_turns_whose_frames_begin_alike_each_keeps_its_own() -> None:
@@ -225,7 +225,7 @@ def test_of_turns_whose_frames_begin_alike_each_keeps_its_own() -> None:
     live, asleep = held([]), list[CachedTokens]()
     for numbers, computed in ((range(5), 40), ([0, 2, 4, 5], 8), ([0, 2, 3, 4, 5], 1), (range(6), 1)):
         labels = labels_of(*numbers)
-        plan = plan_cache(live, asleep, labels, ids_of(labels), limit=1000, reserve=10, anew_from=10**9)
+        plan = plan_cache(live, asleep, labels, ids_of(labels), limit=1000, reserve=10, compute_from=10**9)
         assert plan.computed == computed, numbers
         asleep += [live.part(plan.removed)] if len(plan.removed) else []
         live = execute_plan(plan, live, asleep, labels, ids_of(labels))

@@ -282,7 +282,7 @@ class ScriptedEngine(Engine):
             flat.ids,
             limit=self.info.trained_context,
             reserve=sampling.max_new_tokens,
-            anew_from=max(start, known),
+            compute_from=max(start, known),
             mode=mode,
             clean=kept.clean,
         )

@@ -19,7 +19,7 @@ Places = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CachedTokens:
-    """Tokens whose keys and values exist, in time order: the live ones, or a run of asleep ones."""
+    """Tokens whose keys and values exist, in time order: the live ones, or saved ones."""
 
     labels: Positions  # (n,), unique
     ids: Ids  # (n,)
@@ -38,7 +38,7 @@ class CachedTokens:
 
 @dataclass(frozen=True, slots=True)
 class _Move:
-    """Live tokens at places `start` to `stop` go `by` places to the right, or to the left."""
+    """Shift the live tokens at places `start` to `stop` by `by` places to the right (to the left if negative)."""
 
     start: int
     stop: int
@@ -47,7 +47,7 @@ class _Move:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Tokens `start` to `stop` of the prompt come back from `asleep[run]`, from index `at` on."""
+    """Load tokens `start` to `stop` of the prompt from `saved[run]`, from index `at` on."""
 
     start: int
     stop: int
@@ -57,7 +57,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Tokens `start` to `stop` of the prompt run through the model, seeing what stands before them."""
+    """Run tokens `start` to `stop` of the prompt through the model, which attends to all tokens before them."""
 
     start: int
     stop: int
@@ -118,43 +118,43 @@ def count_before(labels: Positions, first: int) -> int:
 
 def plan_cache(
     live: CachedTokens,
-    asleep: Sequence[CachedTokens],
+    saved: Sequence[CachedTokens],
     labels: Positions,
     ids: Ids,
     *,
     limit: int,
     reserve: int,
-    anew_from: int,
+    compute_from: int,
     mode: Literal["splice", "exact"] = "splice",
     clean: int = 0,
 ) -> CachePlan:
-    """The least work from `live` (and what is `asleep`) to the prompt `labels`, `ids`.
+    """The least work from `live` (and what is `saved`) to the prompt `labels`, `ids`.
 
-    `limit`: places the model was trained for. `reserve`: how many tokens will follow the prompt. `anew_from`: tokens
+    `limit`: places the model was trained for. `reserve`: how many tokens will follow the prompt. `compute_from`: tokens
     from this index on are computed even if they are there. `clean`: how many of the first live tokens are just as
     reading the text anew would make them; `exact` keeps only those, as far as the prompt begins with them.
     """
     count = len(labels)
     if not count:
         raise BadInput("There is nothing to read: the prompt has no tokens.")
-    anew_from = min(anew_from, count - 1)
+    compute_from = min(compute_from, count - 1)
     if mode == "exact":
-        same = _common_prefix(live.ids[:clean], ids[:anew_from])
+        same = _common_prefix(live.ids[:clean], ids[:compute_from])
         source = np.full(count, -1, dtype=np.intp)
         source[:same] = np.arange(same)
         return _lay_out(live, (), source, {}, limit=limit, reserve=reserve)
-    source = _match(live, asleep, labels, ids, anew_from)
+    source = _match(live, saved, labels, ids, compute_from)
     returning: dict[int, tuple[int, int]] = {}
-    if asleep:
+    if saved:
         # By its id, too: system prompts with and without tools have the same labels.
-        where = {token: (run, at) for run, held in enumerate(asleep) for at, token in enumerate(held)}
-        for i in np.flatnonzero(source[:anew_from] < 0).tolist():
+        where = {token: (run, at) for run, held in enumerate(saved) for at, token in enumerate(held)}
+        for i in np.flatnonzero(source[:compute_from] < 0).tolist():
             found = where.get((int(labels[i]), int(ids[i])))
             # The first token of all gathers attention as no other does: it must be computed as the first.
             if i and found:
                 returning[i] = found
-        _restore_adjacent_frames(asleep, labels, ids, source, returning, anew_from)
-    return _lay_out(live, asleep, source, returning, limit=limit, reserve=reserve)
+        _restore_adjacent_frames(saved, labels, ids, source, returning, compute_from)
+    return _lay_out(live, saved, source, returning, limit=limit, reserve=reserve)
 
 
 def _common_prefix(a: Ids, b: Ids) -> int:
@@ -164,7 +164,7 @@ def _common_prefix(a: Ids, b: Ids) -> int:
 
 
 def _match(
-    live: CachedTokens, asleep: Sequence[CachedTokens], labels: Positions, ids: Ids, anew_from: int
+    live: CachedTokens, saved: Sequence[CachedTokens], labels: Positions, ids: Ids, compute_from: int
 ) -> npt.NDArray[np.intp]:
     """For each token of the prompt the index of the same live token, or -1. Both stay in time order.
 
@@ -172,10 +172,10 @@ def _match(
     one day begin alike, and one whose tokens are taken for the other's would be read anew.
     """
     source = np.full(len(labels), -1, dtype=np.intp)
-    same = _common_prefix(live.ids, ids[:anew_from])
+    same = _common_prefix(live.ids, ids[:compute_from])
     other = np.flatnonzero(live.labels[:same] != labels[:same])
     if len(other):
-        named = {token for held in (live, *asleep) for token in held if token[0] > NAMELESS}
+        named = {token for held in (live, *saved) for token in held if token[0] > NAMELESS}
         asked = {token for token in zip(labels.tolist(), ids.tolist(), strict=True) if token[0] > NAMELESS}
         here = zip(labels[other].tolist(), live.labels[other].tolist(), ids[other].tolist(), strict=True)
         known = [(label, id) in named or (taken, id) in asked for label, taken, id in here]
@@ -183,24 +183,24 @@ def _match(
     source[:same] = np.arange(same)
     where = {label: i for i, label in enumerate(live.labels[same:].tolist(), start=same)}
     last = same - 1
-    for i, label in enumerate(labels[same:anew_from].tolist(), start=same):
+    for i, label in enumerate(labels[same:compute_from].tolist(), start=same):
         at = where.get(label, -1)
         if at > last and i and live.ids[at] == ids[i]:
             source[i] = last = at
     if bool((live.labels <= NAMELESS).any()):
-        _keep_adjacent_frames(live, labels, ids, source, anew_from)
+        _keep_adjacent_frames(live, labels, ids, source, compute_from)
     return source
 
 
 def _keep_adjacent_frames(
-    live: CachedTokens, labels: Positions, ids: Ids, source: npt.NDArray[np.intp], anew_from: int
+    live: CachedTokens, labels: Positions, ids: Ids, source: npt.NDArray[np.intp], compute_from: int
 ) -> None:
     """A frame without a name is that of the token next to it, if it says the same."""
     free = (live.labels <= NAMELESS) & ~np.isin(np.arange(len(live)), source)
-    missing = np.flatnonzero((source[:anew_from] < 0) & (labels[:anew_from] < 0)).tolist()
+    missing = np.flatnonzero((source[:compute_from] < 0) & (labels[:compute_from] < 0)).tolist()
     for step, indices in ((1, missing), (-1, missing[::-1])):
         for i in indices:
-            if not 0 < i < anew_from - (step < 0):
+            if not 0 < i < compute_from - (step < 0):
                 continue
             beside = source[i - step] + step
             unknown = source[i] < 0 and labels[i] < 0 and source[i - step] >= 0
@@ -209,19 +209,19 @@ def _keep_adjacent_frames(
 
 
 def _restore_adjacent_frames(
-    asleep: Sequence[CachedTokens],
+    saved: Sequence[CachedTokens],
     labels: Positions,
     ids: Ids,
     source: npt.NDArray[np.intp],
     returning: dict[int, tuple[int, int]],
-    anew_from: int,
+    compute_from: int,
 ) -> None:
     """Likewise for frames that sleep with the tokens next to them."""
     for step in (1, -1):
         for i in sorted(returning, reverse=step < 0):
             (run, at), j = returning[i], i + step
-            held = asleep[run]
-            while 0 < j < anew_from and source[j] < 0 and j not in returning and labels[j] < 0:
+            held = saved[run]
+            while 0 < j < compute_from and source[j] < 0 and j not in returning and labels[j] < 0:
                 at += step
                 if not (0 <= at < len(held) and held.labels[at] <= NAMELESS and held.ids[at] == ids[j]):
                     break
@@ -231,7 +231,7 @@ def _restore_adjacent_frames(
 
 def _lay_out(
     live: CachedTokens,
-    asleep: Sequence[CachedTokens],
+    saved: Sequence[CachedTokens],
     source: npt.NDArray[np.intp],
     returning: dict[int, tuple[int, int]],
     *,
@@ -244,7 +244,7 @@ def _lay_out(
     stays = source >= 0
     wished[stays] = live.places[source[stays]]
     for i, (run, at) in returning.items():
-        wished[i] = asleep[run].places[at]
+        wished[i] = saved[run].places[at]
     places = _arrange(wished, stays)
     # Closing the holes is worth a shift only when places run out.
     compacted = int(places[-1]) + 1 + reserve > limit and int(places[-1]) > count - 1

@@ -435,7 +435,7 @@ class LlamaEngine(Engine):
                 prompt.ids,
                 limit=self.shape.limit,
                 reserve=min(room, SPARE_CELLS),
-                anew_from=watch.anew_from,
+                compute_from=watch.compute_from,
                 mode=mode,
                 clean=cache.clean,
             )

@@ -339,7 +339,7 @@ class KvCache:
                     present[step.start : step.stop] = True
                     continue
                 tail = step.stop == len(prompt)
-                unseen = step.stop <= watch.anew_from and not tail
+                unseen = step.stop <= watch.compute_from and not tail
                 if apart and unseen and apart.is_worthwhile(step.start, step.stop):
                     if step.start > moved:
                         self._shift()
