@@ -164,6 +164,7 @@ class MemoryChanged:
     change: Literal["saved", "forgotten"]
     path: str
     content: Any  # JSON: what is saved there, or was
+    moved_from: str = ""  # the path that the entry had before it was filed under a heading
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,6 @@ from halo_weave.chat.runtime import Runtime
 from halo_weave.chat.tools.calls import ToolCall
 from halo_weave.chat.tools.memory_requests import (
     MemoryRequest,
-    file_entry,
     forget_entry,
     memory_request,
     save_user_request,
@@ -95,6 +94,7 @@ class Turn:
         self.memory_request = self._find_memory_request()
         self._request_done = False  # the program has carried out `memory_request`
         self._model_saved = False  # the model itself has changed the structured memory, with a tool
+        self.memory_change: events.MemoryChanged | None = None  # what `memory_request` changed
 
         if request.client is None:
             prompt = runtime.system_prompt(
@@ -155,7 +155,9 @@ class Turn:
         yield stored
 
         yield from self._prune_after_reply(ids)
-        yield from self._file_saved_entry(saved or self._run_memory_request(ids))
+        self.memory_change = saved or self._run_memory_request(ids)
+        if self.memory_change is not None:
+            yield self.memory_change
         yield self._end()
 
     @property
@@ -372,13 +374,6 @@ class Turn:
         )
         if before or after:
             self.open_window.annotate_turn(ids.user_turn, before, after)
-
-    def _file_saved_entry(self, kept: events.MemoryChanged | None) -> Iterator[events.TurnEvent]:
-        if kept is None:
-            return
-        if kept.change == "saved" and self.memory is not None and not self.stop_flag.is_set():
-            kept = file_entry(self.engine, self.memory, kept, now=self.now(), stopped=self.stop_flag.is_set)
-        yield kept
 
     # The reply
 

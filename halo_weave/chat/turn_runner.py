@@ -15,6 +15,7 @@ from typing import Any
 
 from halo_weave.chat.branches import Branches
 from halo_weave.chat.documents import Document, Documents
+from halo_weave.chat.entry_filer import EntryFiler, UnfiledEntry
 from halo_weave.chat.event_hub import EventHub
 from halo_weave.chat.events import (
     INTERNAL_ERROR_MESSAGE,
@@ -72,6 +73,11 @@ class Turns(Branches):
         self.totals = Totals()
         self._documents = Documents(system)
         self.remote_replies = RemoteReplies(system)
+        self.entry_filer = EntryFiler(
+            lambda: bool(self._running),
+            lambda window_id, event: system.hubs.of(window_id).publish(event),
+            system.now,
+        )
 
     def within(self, system: Runtime) -> Turns:
         """The same turns, limited to what the person of this runtime may see and change."""
@@ -209,6 +215,10 @@ class Turns(Branches):
                 yield from turn.run()
             finally:
                 del system.busy_windows[window_id], self._running[window_id]
+                self.entry_filer.turn_ended()
+        change = turn.memory_change
+        if change is not None and change.change == "saved" and turn.memory is not None:
+            self.entry_filer.add(UnfiledEntry(window_id, change, turn.memory, turn.engine))
         if request.client is None:  # the next prompt of an API client cannot be predicted
             self._prefetcher.request(window_id, speaker=request.speaker)
 
@@ -285,6 +295,7 @@ class Turns(Branches):
 
     def close(self) -> None:
         """End the event streams, stop every reply, and wait until the replies are stored."""
+        self.entry_filer.close()
         self._system.hubs.close()
         self.remote_replies.close()
         end = time.monotonic() + CLOSE_TIMEOUT

@@ -347,6 +347,13 @@ export class Store extends EventTarget {
 
   /** @param {Wire.Events["memory_changed"]} data */
   #memoryChanged(data) {
+    if (data.moved_from) {
+      for (const changes of this.memoryChanges.values()) {
+        for (const one of changes) if (one.path === data.moved_from) one.path = data.path;
+      }
+      this.tell("live");
+      return false;
+    }
     const reply = this.newestReply;
     this.memoryChanges.set(reply, [...(this.memoryChanges.get(reply) ?? []), data]);
     this.tell("live");

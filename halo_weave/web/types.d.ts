@@ -608,6 +608,7 @@ declare namespace Wire {
     change: "saved" | "forgotten";
     path: string;
     content: any;
+    moved_from: string;
   }
 
   interface MemoryEntry {

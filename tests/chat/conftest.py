@@ -109,6 +109,7 @@ def assembled(tmp_path: Path) -> Iterator[Assembled]:
     def open_memory(engine: ScriptedEngine | None = None, toolbox: Any = None, **more: Any) -> Weave:
         store = SqliteStore(tmp_path / "memory.sqlite")
         weave = Weave(engine or ScriptedEngine(), store, WordRecall(store), toolbox, now=clock, **more)
+        weave.turns.entry_filer.pause = 0.0
         opened.append(weave)
         return weave
 

@@ -1,5 +1,6 @@
 """What the user asks to be remembered is kept whatever the model does, and nothing else is lost by it."""
 
+import threading
 from contextlib import closing
 
 import pytest
@@ -20,6 +21,7 @@ from tests.fakes.scripted_engine import ScriptedEngine
 
 CODE = "Please remember that the code of the store room is 4321."
 KEPT = "The code of the store room is 4321."
+UNSORTED = "Unsorted/The code of the store room is 4321"
 FILED = '{"heading": "Work", "title": "Store room code"}'
 ROOMY = {**SMALL, "max_new_tokens": 200, "max_context_tokens": 2_000, "tools": "auto"}
 
@@ -52,7 +54,8 @@ def test_what_the_user_asks_to_keep_is_kept_in_their_own_words_with_its_source(a
     window = weave.windows.create("one", settings=ROOMY).id
     turn = list(weave.turns.steps(window, CODE))
     (changed,) = of(events.MemoryChanged, turn)
-    assert (changed.change, changed.path, changed.content) == ("saved", "Work/Store room code", KEPT)
+    assert (changed.change, changed.path, changed.content) == ("saved", UNSORTED, KEPT)
+    weave.turns.entry_filer.settle()
     assert toolbox.tree.paths() == ["Work/Store room code"]
     entry = toolbox.tree.query("Work/Store room code", now=None)
     assert entry.content == KEPT
@@ -73,16 +76,64 @@ def test_it_is_kept_whatever_the_model_says(assembled, toolbox, reply):
 def test_what_cannot_be_filed_stays_unsorted(assembled, toolbox, filed):
     weave = assembled(Filing("Okay.", filed=filed), toolbox)
     window = weave.windows.create("one", settings=ROOMY).id
-    (changed,) = of(events.MemoryChanged, list(weave.turns.steps(window, CODE)))
-    assert changed.path == "Unsorted/The code of the store room is 4321"
-    assert toolbox.tree.query(changed.path, now=None).content == KEPT
+    list(weave.turns.steps(window, CODE))
+    weave.turns.entry_filer.settle()
+    assert toolbox.tree.paths() == [UNSORTED]
+    assert toolbox.tree.query(UNSORTED, now=None).content == KEPT
+
+
+def test_who_follows_the_window_hears_where_the_entry_was_filed(assembled, toolbox):
+    weave = assembled(Filing("Saved."), toolbox)
+    window = weave.windows.create("one", settings=ROOMY).id
+    hub = weave.turns.hub(window)
+    before = hub.last
+    list(weave.turns.steps(window, CODE))
+    weave.turns.entry_filer.settle()
+    (filed,) = of(events.MemoryChanged, weave.turns.events_since(window, before))
+    assert (filed.path, filed.moved_from) == ("Work/Store room code", UNSORTED)
+
+
+def test_an_entry_that_the_user_took_back_is_not_filed(assembled, toolbox):
+    weave = assembled(Filing("Saved."), toolbox)
+    weave.turns.entry_filer.pause = 60.0
+    window = weave.windows.create("one", settings=ROOMY).id
+    list(weave.turns.steps(window, CODE))
+    toolbox.tree.delete(UNSORTED, now=weave.now())
+    weave.turns.entry_filer.pause = 0.0
+    weave.turns.entry_filer.turn_ended()
+    weave.turns.entry_filer.settle()
+    assert toolbox.tree.paths() == []
+
+
+def test_a_message_interrupts_filing_and_the_entry_is_filed_after_it(assembled, toolbox):
+    engine = Filing("Saved.", "It is sunny.")
+    weave = assembled(engine, toolbox)
+    window = weave.windows.create("one", settings=ROOMY).id
+    filing, answered = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        if engine.asked and not answered.is_set():
+            filing.set()
+            answered.wait(0.01)
+
+    engine.pause = hold
+    list(weave.turns.steps(window, CODE))
+    assert filing.wait(30)
+    turn = list(weave.turns.steps(window, "How is the weather?"))
+    answered.set()
+    assert spoken(turn) == "It is sunny."
+    weave.turns.entry_filer.settle()
+    assert toolbox.tree.paths() == ["Work/Store room code"]
+    assert len(engine.asked) > 1
 
 
 def test_nothing_that_is_saved_takes_the_place_of_something_else(assembled, toolbox):
     weave = assembled(Filing("Okay.", "Okay."), toolbox)
     window = weave.windows.create("one", settings=ROOMY).id
     list(weave.turns.steps(window, CODE))
+    weave.turns.entry_filer.settle()
     list(weave.turns.steps(window, "Remember that the code of the garage is 99."))
+    weave.turns.entry_filer.settle()
     assert toolbox.tree.paths() == ["Work/Store room code", "Work/Store room code 2"]
     assert toolbox.tree.query("Work/Store room code", now=None).content == KEPT
 
@@ -166,6 +217,7 @@ def test_a_program_that_speaks_for_the_user_saves_too(assembled, toolbox):
     window = weave.windows.create("one", settings=ROOMY).id
     begun = weave.turns.send_message(window, CODE, client_options=ClientOptions("Be brief.")).result(30)
     list(weave.turns.follow(window, begun.last_event))
+    weave.turns.entry_filer.settle()
     assert toolbox.tree.paths() == ["Work/Store room code"]
 
 

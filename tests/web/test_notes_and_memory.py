@@ -216,6 +216,20 @@ def test_a_saved_memory_is_told_and_can_be_undone(house, show, view):
     assert contents(house) == []
 
 
+def test_undo_works_after_the_entry_was_filed_under_a_heading(house, show):
+    window = house.window(tools="auto")
+    house.service.weave.turns.entry_filer.pause = 0.0
+    house.replies += ["Saved.", '{"heading": "Work", "title": "Store room code"}']
+    page = show(window)
+    page.evaluate("app.preferences.set('view', 'conversation')")
+    say(page, ASKED)
+    line = page.locator("#conversation .kept")
+    expect(line.get_by_text("Saved: Store room code")).to_be_visible()
+    line.get_by_role("button", name="Undo").click()
+    expect(line.get_by_text("Not saved: Store room code")).to_be_visible()
+    assert contents(house) == []
+
+
 def test_a_forgotten_memory_is_told_and_can_be_kept(house, show):
     house.ask("PUT", "/memory/entry", json={"path": "Work/Code", "content": f"{KEPT}."})
     window = house.window(tools="auto")

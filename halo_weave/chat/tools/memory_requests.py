@@ -140,7 +140,7 @@ def _what_to_keep(rest: str, sentences: list[str], place: int) -> str:
 
 log = logging.getLogger(__name__)
 UNSORTED = "Unsorted"
-MOST_HEADINGS = 20  # that the model may choose from
+MAX_HEADINGS = 20  # that the model may choose from
 MOST_TOKENS = 48  # of what it writes to file something
 TITLE = 40  # characters
 MOST_TOLD = 300  # characters of saved memories in front of a message, about 100 tokens
@@ -167,19 +167,28 @@ def save_user_request(
 
 
 def file_entry(
-    engine: Engine, tree: StructuredMemory, kept: MemoryChanged, *, now: datetime, stopped: Callable[[], bool]
+    engine: Engine,
+    tree: StructuredMemory,
+    saved: MemoryChanged,
+    *,
+    now: datetime,
+    stopped: Callable[[], bool],
 ) -> MemoryChanged:
-    """Move what was kept to a heading that fits, as the model sees it. If it finds none, everything stays as it is."""
-    headings = [one.heading for one in tree.listing().children if one.heading != UNSORTED][:MOST_HEADINGS]
+    """Let the model choose a heading and a title for a saved entry, and move the entry there.
+
+    The entry stays where it is if the model chooses none, or if somebody has changed or moved it meanwhile.
+    """
+    headings = [one.heading for one in tree.listing().children if one.heading != UNSORTED][:MAX_HEADINGS]
     try:
-        place = _chosen_path(engine, str(kept.content), headings, stopped)
+        path = _chosen_path(engine, str(saved.content), headings, stopped)
     except HaloWeaveError as error:  # a server that takes no grammar, or one that failed
-        log.debug("%s stays unsorted: %s", kept.path, error)
-        place = None
-    if place is None:
-        return kept
-    saved = tree.move(kept.path, free_path(tree, place), now=now)
-    return MemoryChanged("saved", saved.path, kept.content)
+        log.debug("%s stays unsorted: %s", saved.path, error)
+        return saved
+    entry = next((one for one in tree.newest() if one.path == saved.path), None)
+    if path is None or entry is None or entry.content != saved.content:
+        return saved
+    moved = tree.move(saved.path, free_path(tree, path), now=now)
+    return MemoryChanged("saved", moved.path, saved.content, moved_from=saved.path)
 
 
 def forget_entry(tree: StructuredMemory, text: str, *, now: datetime) -> MemoryChanged | None:
