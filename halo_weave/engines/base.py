@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.brightness import Capture as Capture
+from halo_weave.core.grammar_limits import check_grammar
 from halo_weave.core.tokens import ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.engines.templates.messages import ChatMessage, ChatPrompt
 from halo_weave.engines.templates.model_template import TemplateFacts
@@ -104,6 +105,8 @@ class Sampling:
         ):
             if not fits:
                 raise BadSetting(f"{name} is {getattr(self, name)}; it takes {range}.")
+        if self.grammar:
+            check_grammar(self.grammar)
 
 
 # What has no position is labelled below zero. Labels from here on down are given in the order in which something is first
@@ -223,6 +226,11 @@ class Engine(Protocol):
     @property
     def info(self) -> ModelInfo:
         return self._info
+
+    @property
+    def step_seconds(self) -> float:
+        """How long the step of work that runs now has been running; 0 if none runs or if that is not known."""
+        return 0.0
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
         """Exact: the pieces join to the text. With `special`, control tokens in the text are recognised."""

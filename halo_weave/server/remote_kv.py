@@ -90,6 +90,12 @@ class RemoteKvRequest(Input):
         return Prompt([Segment("chunk", labels, ids)], self.next_label, first)
 
 
+def check_may_send_grammar(grammar: str) -> None:
+    """Raise an error if somebody else than the owner sends a grammar: llama.cpp can follow a hostile one for hours."""
+    if grammar and CURRENT_USER.get() not in (None, OWNER):
+        raise ApiError(403, "forbidden", "Only the owner of this server may send a grammar. Ask without one.")
+
+
 class RemoteKvModel(Output):
     """What another Halo Weave needs to know to prompt the model as this one does."""
 

@@ -22,6 +22,7 @@ from halo_weave.store.records import OWNER
 
 log = logging.getLogger(__name__)
 RETRY_SECONDS = 2.0  # seconds after which a database that could not be reached is tried again
+MAX_STEP_SECONDS = 60.0  # a step is one token, or one batch of the prompt
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
 BuildSystem = Callable[[Progress], Weave]
@@ -152,9 +153,15 @@ class Service:
         return weave
 
     def check(self) -> None:
-        """An error if the memory cannot be read, or the model does not speak."""
+        """Raise an error if the memory cannot be read, or if the model is not loaded or does not answer."""
         self._open().memory.check()
-        self.engine()
+        waited = self.engine().step_seconds
+        if waited > MAX_STEP_SECONDS:
+            raise ApiError(
+                503,
+                "model_busy",
+                f"The model has been computing one step for {waited:.0f} s. If that goes on, start Halo Weave again.",
+            )
 
     def engine(self) -> Engine:
         """The model alone, for the prototype's addresses."""

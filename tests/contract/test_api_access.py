@@ -86,6 +86,8 @@ def test_one_person_cannot_make_a_lent_model_forget_what_it_read_for_another(hou
             bob.post("/api/remote-kv/forget", json=forgotten).raise_for_status()
             assert reused(bob) == 0
             assert reused(ann) > 0
+        hostile = {"input_ids": ids, "max_length": 2, "remote_kv": {**halo, "grammar": 'root ::= "a"'}}
+        assert bob.post("/api/extra/generate/stream", json=hostile).status_code == 403
         assert bob.post("/api/remote-kv/forget", json={"window": "w/"}).status_code == 422
         assert reused(bob) > 0
 

@@ -20,7 +20,7 @@ from halo_weave.engines.llama.attention_capture import AttentionCapture
 from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
 from halo_weave.engines.llama.kv_cache import KvCache
 from halo_weave.engines.llama.sampler import Sampler
-from halo_weave.errors import EngineError
+from halo_weave.errors import BadInput, EngineError
 from tests.contract.talks import Heard, Talk
 
 pytestmark = pytest.mark.model
@@ -556,3 +556,16 @@ def test_the_example_in_the_documentation_runs(capsys: pytest.CaptureFixture[str
     code = page.read_text().split("```python\n")[1].split("```")[0]
     exec(compile(code, str(page), "exec"), {})
     assert "looking at" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "grammar", ["root ::= " + "(" * 40_000 + '"a"' + ")" * 40_000, 'root ::= ("a"? | "b"?){60}']
+)
+def test_a_hostile_grammar_is_refused_and_the_engine_goes_on(
+    engine: LlamaEngine, window: str, grammar: str
+) -> None:
+    talk = long_talk(engine, window)
+    with pytest.raises(BadInput, match="too large"):
+        talk.hear(Sampling(temperature=0.0, grammar=grammar))
+    allowed = Sampling(temperature=0.0, max_new_tokens=4, grammar='root ::= "yes"')
+    assert talk.hear(allowed).text == "yes"

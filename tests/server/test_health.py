@@ -84,6 +84,14 @@ def test_a_server_whose_memory_is_gone_is_not_ready(client, service, monkeypatch
     assert client.get("/healthz").status_code == 200
 
 
+def test_a_server_whose_model_hangs_in_one_step_is_not_ready(client, service, monkeypatch):
+    monkeypatch.setattr(type(service.weave.engine), "step_seconds", 90.0)
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert "computing one step for 90 s" in answer.text
+    assert client.get("/healthz").status_code == 200
+
+
 def test_health_needs_no_key_and_figures_do(tmp_path):
     service = Service(lambda progress: scripted(tmp_path))
     service.begin().join()

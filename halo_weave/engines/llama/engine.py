@@ -235,6 +235,10 @@ class LlamaEngine(Engine):
         self.renderer.close()
         self.model.close()
 
+    @property
+    def step_seconds(self) -> float:
+        return self.scheduler.step_seconds
+
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
         return self.model.tokenize(text, special=special)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Generator, Iterator
 from queue import SimpleQueue
@@ -40,6 +41,7 @@ class FairScheduler(Generic[T]):
         self.closed = False
         self.waiting = False  # for room, or for work
         self.posted = 0
+        self.step_began: float | None = None  # when the step that runs now began, by the monotonic clock
         self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self.thread.start()
 
@@ -83,6 +85,12 @@ class FairScheduler(Generic[T]):
             self.changed.notify_all()
         return task
 
+    @property
+    def step_seconds(self) -> float:
+        """How long the step that runs now has been running; 0 if none runs."""
+        began = self.step_began
+        return 0.0 if began is None else time.monotonic() - began
+
     def settle(self) -> None:
         """Returns when there is nothing to do."""
         with self.changed:
@@ -117,11 +125,13 @@ class FairScheduler(Generic[T]):
                     task.work.close()
                     task.over = True
                 else:
+                    self.step_began = time.monotonic()
                     value = next(task.work)
             except StopIteration:
                 task.over = True
             except BaseException as error:  # handed to the reader
                 task.error, task.over = error, True
+            self.step_began = None
             if task.over:
                 with self.changed:
                     self.tasks.remove(task)

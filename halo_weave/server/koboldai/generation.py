@@ -36,7 +36,7 @@ from halo_weave.engines.base import (
 from halo_weave.engines.templates.messages import ChatMessage
 from halo_weave.errors import BadInput, HaloWeaveError
 from halo_weave.server.errors import json_bytes
-from halo_weave.server.remote_kv import RemoteKvRequest, stream_generation
+from halo_weave.server.remote_kv import RemoteKvRequest, check_may_send_grammar, stream_generation
 from halo_weave.server.schema import TEXT_PATTERN, Input, Output, nullable
 from halo_weave.server.sse import EventStream, describe_events, iterate_in_threads
 from halo_weave.server.stateless_runs import StatelessRuns
@@ -537,6 +537,7 @@ def routes(
         def begin() -> tuple[Generator[bytes, None, None], bytes]:
             prompt = prompt_of(engine(), asked)
             if asked.remote_kv:
+                check_may_send_grammar(asked.remote_kv.grammar)
                 sampling = replace(asked.sampling, grammar=asked.remote_kv.grammar)
                 ids = prompt.segments[0].ids
                 lines = stream_generation(engine(), running(), asked.name, ids, sampling, asked.remote_kv)
