@@ -71,13 +71,13 @@ class Options:
     data: Path
     store: str | None = None  # the memory's address; None: it is in the data folder
     model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
-    remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
+    remembered: str | None = None  # chosen in an earlier run; used if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
     engine: str = "llama"  # one of `engines.ENGINES`
     url: str = ""  # of the server, for an engine elsewhere
     model_name: str = ""  # as the server knows the model
-    shadow_model: str = ""  # the model that reads along: a file or a name, or off; empty: the smallest
-    engine_key: str = field(default="", repr=False)  # that the server asks for
+    shadow_model: str = ""  # the shadow model: a file, a name or "off"; empty: the smallest of the catalogue
+    engine_key: str = field(default="", repr=False)  # that clients have to send
     context: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
@@ -92,7 +92,7 @@ class Options:
 
 
 def build_weave(options: Options, progress: Progress = _silent) -> Weave:
-    """A whole system. What was opened is closed again if a later part fails."""
+    """Build the whole system. If a later part fails, the parts opened before it are closed again."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
     _warn_about_changed_models(options)
@@ -110,7 +110,7 @@ def build_weave(options: Options, progress: Progress = _silent) -> Weave:
 
 
 def build_weave_without_model(options: Options, shown: ProgressDisplay = _no_display) -> Weave:
-    """All but the model: `weave.models.load()` opens that, and what is under way is `shown` meanwhile."""
+    """Build the system without its model; `weave.models.load()` opens that. `show` reports progress."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)
     _warn_about_changed_models(options)
@@ -173,10 +173,10 @@ def _warn_about_changed_models(options: Options) -> None:
 
 
 def open_model(options: Options, name: str | None, progress: Progress = _silent) -> Engine:
-    """The engine of a model.
+    """Open the engine of a model.
 
-    Without a name: the one of the options, else the one chosen in an earlier run, else the default of the catalogue.
-    A model that is named runs here, also where the options name an engine elsewhere.
+    Without a name it is the model of the options, else the one chosen in an earlier run, else the catalogue's default.
+    A model that is named runs in this process, also if the options name a remote engine.
     """
     if name is not None:
         here = "llama" if options.engine in REMOTE_ENGINES else options.engine
@@ -197,7 +197,7 @@ def open_model(options: Options, name: str | None, progress: Progress = _silent)
 def open_named(
     options: Options, one: NamedEngine, progress: Progress = _silent
 ) -> tuple[Engine, Calibration]:
-    """An engine that a window has chosen, with its retrieval heads, if they were found before."""
+    """Open an engine that a window has chosen, with its calibration if there is one."""
     local = one.kind == "llama"
     chosen = replace(
         options,
@@ -217,9 +217,9 @@ def open_named(
 
 
 def open_store(place: Path | str, *, read_only: bool = False, beside: Path | None = None) -> SqlStore:
-    """The memory in a folder, or at an address such as scheme://host/name.
+    """Open the memory in a folder, or at an address such as scheme://host/name.
 
-    `read_only`: it must be there already. `beside`: the folder for files that are on their way, if the memory has none.
+    `read_only`: the memory must exist already. `beside`: the folder for temporary files if the memory has none.
     """
     scheme = str(place).partition("://")[0] if "://" in str(place) else ""
     if scheme not in STORES:
@@ -260,17 +260,17 @@ STORES: dict[str, Callable[[str, bool, Path | None], SqlStore]] = {
 def move_memory(
     source: Path | str, target: Path | str, progress: Callable[[int, int], None]
 ) -> tuple[MemoryStats, list[VerifyFinding]]:
-    """A memory at another place, and what `verify` finds there. The source stays as it is."""
+    """Copy a memory to another place. Returns what `verify` finds there. The source stays unchanged."""
     if str(source) == str(target):
         raise BadInput(f"The memory is at {target} already. Name another place with --to.")
-    open_store(source, read_only=True).close()  # where nothing is, no memory is made
+    open_store(source, read_only=True).close()  # do not create a memory
     with open_store(source) as store:
         assert isinstance(store, SqlStore)  # as all stores here are
         return store.stats(), transfer_memory(store, target, progress=progress)
 
 
 def open_engine(options: Options, progress: Progress = _silent, *, check_fits: bool = False) -> Engine:
-    """`careful`: a model that this machine has not enough memory for is refused before it is loaded."""
+    """Open an engine. `careful`: refuse a model that needs more memory than this machine has, before loading it."""
     names = ("context", "threads", "gpu_layers", "kv_type", "batch")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
     if options.disk_cache is not None:
@@ -286,14 +286,14 @@ def open_engine(options: Options, progress: Progress = _silent, *, check_fits: b
 
 
 def _open_shadow_model(options: Options, name: str | None, progress: Progress) -> Engine:
-    """A small model that reads along where attention is hidden; without a name the smallest of the catalogue."""
+    """Open the small model that supplies attention where the server hides it; by default the smallest of the catalogue."""
     return open_engine(replace(options, engine="llama", model=name or catalogue.SMOLLM2_135M.name), progress)
 
 
 def calibrate_engine(
     options: Options, engine: Engine, progress: Progress = _silent, *, force: bool = False
 ) -> Calibration:
-    """The retrieval heads of the engine's model, found once for each model file."""
+    """The calibration of the engine's model, made once for each model file."""
     folder, shared = _calibration_folders(options)
     return load_or_calibrate(engine, folder, progress, force=force, shared=shared)
 
@@ -304,12 +304,12 @@ def _stored_calibration(options: Options, engine: Engine, progress: Progress) ->
 
 
 def _calibration_folders(options: Options) -> tuple[Path, Path]:
-    """The user's own, and the one beside the models."""
+    """The folder in the user's data folder, and the one beside the models."""
     return calibration_folder(options.data), calibration_folder(models_folder())
 
 
 class _EmbedderChoice:
-    """Which embedder makes and searches the vectors: the one of the options, until the user chooses another."""
+    """The embedder that makes and searches vectors: the one of the options, until the user chooses another."""
 
     def __init__(self, options: Options) -> None:
         self.options, self.file = options, options.embedder
@@ -342,14 +342,14 @@ class _EmbedderChoice:
 
 
 def _open_recall(chosen: _EmbedderChoice, store: SqlStore, progress: Progress | None = None) -> MemorySearch:
-    """Search. The embedder opens in the background; until it is there, or without one, words serve.
+    """Open search. The embedder opens in the background; until then, or without one, only words are searched.
 
-    Without `progress` it is also pulled in the background.
+    Without `progress`, the embedder is downloaded in the background, too.
     """
     if chosen.file == "off":
         return MemorySearch(store, None)
     if progress:
-        with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
+        with suppress(ModelNotFound):  # opening it fails later, and the status says why
             chosen.pull(progress)
 
     def opened() -> Embedder:
@@ -363,7 +363,7 @@ def _open_recall(chosen: _EmbedderChoice, store: SqlStore, progress: Progress | 
 
 
 def embedder_file(name: str, progress: Progress = _silent) -> Path:
-    """The file of an embedder by its name in the catalogue, by `hf:` or by path; pulled if it is not here."""
+    """The file of an embedder by its catalogue name, `hf:` reference or path; downloaded if it is missing."""
     if name == catalogue.DEFAULT_EMBEDDER.name:
         catalogue.ensure(catalogue.DEFAULT_EMBEDDER, progress)
         return default_embedder_file()
@@ -371,7 +371,7 @@ def embedder_file(name: str, progress: Progress = _silent) -> Path:
 
 
 def named_embedder(path: Path) -> Path:
-    """A file that was named must be there; only the standard one may still be missing."""
+    """Check that a named embedder file exists. Only the default one may be missing: it is downloaded later."""
     if not path.is_file():
         raise ModelNotFound(
             f"There is no embedder at {path}. Name an embedding GGUF, or off for words alone."
@@ -380,7 +380,7 @@ def named_embedder(path: Path) -> Path:
 
 
 def snapshot_search(store: SqlStore, recall: MemorySearch) -> SnapshotSearch:
-    """Recall as the structured memory asks it: for the chunks that explain what is saved."""
+    """Search as the structured memory needs it: for the chunks that explain an entry."""
 
     def search(text: str, limit: int, within: frozenset[str] | None) -> list[SnapshotChunk]:
         only = SearchFilter(windows=within)

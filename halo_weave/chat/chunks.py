@@ -20,37 +20,39 @@ from halo_weave.store.records import ChunkEvent, ChunkUse
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A chunk in a window: what it says, how bright it is, and what happened to it."""
+    """A chunk in a window: its text, its brightness, and its history."""
 
     key: ChunkKey
     text: str
     tokens: int
     live: bool
     pinned: bool
-    rank: int | None  # among what is live: 0 the dimmest, 100 the brightest
+    rank: int | None  # 0 for the dimmest live chunk to 100 for the brightest
     peak: float | None
     mean: float | None
-    parts: Mapping[str, float]  # what its brightness is made of, as far as the strategy knows
+    parts: Mapping[str, float]  # the parts of its brightness, if the strategy can name them
     said: datetime
     window: str
     speaker: str
     history: tuple[ChunkEvent, ...]  # newest first
-    uses: tuple[ChunkUse, ...]  # the replies that took something from it, newest first
-    use: Attribution | None  # what the reply that it belongs to took from chunks
+    uses: tuple[ChunkUse, ...]  # the replies that used it, newest first
+    use: Attribution | None  # the attribution of the reply that it belongs to
     woken: int = 0  # how often it was resurrected, in all windows
     tags: tuple[str, ...] = ()  # the tags of the current person
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What goes, or went, with a chunk that is deleted."""
+    """The chunks that are, or were, deleted together with a chunk."""
 
     keys: tuple[ChunkKey, ...]
     turns: int
     chunks: int
     tokens: int
-    text: str | None  # the user's words, when their newest answer goes: they return to the input
-    windows: tuple[str, ...] = ()  # where something of it was live
+    text: (
+        str | None
+    )  # the user's message, if the newest exchange is deleted: the page puts it back into the input box
+    windows: tuple[str, ...] = ()  # windows where one of the chunks was live
 
 
 class Chunks:
@@ -105,7 +107,8 @@ class Chunks:
         self._system.store.add_negative_feedback(key, None, now=self._system.now())
 
     def pin(self, window_id: str, key: ChunkKey) -> None:
-        """A pinned chunk is never pruned, and is shown as bright as a new one. Its own brightness returns when it is unpinned."""
+        """Pin the chunk: it is never pruned, and is shown as bright as a new one. Its own brightness returns when it is
+        unpinned."""
         with self._system.exclusive_change(window_id):
             self._system.store.pin(window_id, key, now=self._system.now())
 
@@ -146,13 +149,13 @@ class Chunks:
             return into
 
     def preview_delete(self, window_id: str, key: ChunkKey) -> Deletion:
-        """All that would be deleted with the chunk."""
+        """All chunks that would be deleted with this one."""
         store = self._system.store
         live = self._system.open_window(window_id).live_keys
         records = [one for one in store.chunks_by_key(store.deletion_of(key)) if not one.gone]
         text = None
         if max((key.turn_id for key in live), default=None) in {record.key.turn_id for record in records}:
-            # The newest exchange goes: what the user said is given back, also what of it sleeps.
+            # If this deletes the newest exchange, return the user's message, also its pruned chunks.
             said = [record.chunk for record in records if record.key.role is Role.USER]
             said.sort(key=lambda chunk: chunk.start)
             if said and said[0].key.chunk_id == 0:
@@ -174,7 +177,8 @@ class Chunks:
         return gone
 
     def undelete(self, window_id: str, keys: Sequence[ChunkKey]) -> tuple[str, ...]:
-        """Deleted chunks can be found again, and are in every window what they were. Returns where they are live."""
+        """Undelete the chunk and what was deleted with it: they return to search, and to the windows that had them.
+        Returns the windows where they are live."""
         with self._system.exclusive(window_id):
             self._system.window(window_id)
             windows = self._system.store.undelete(keys, now=self._system.now())

@@ -1,4 +1,4 @@
-"""All of memory: search, preview of recall, export, import, embedding, and the operations behind the MCP tools."""
+"""Operations on all of memory: search, preview of recall, export, import, embedding, and those behind the MCP tools."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from halo_weave.store.records import ExportFilter, ImportResult, MemoryStats, St
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds for the embedder to be there
 STOP_TIMEOUT = 5.0  # seconds to wait for a running re-embedding when the program closes
-# All vectors made by the embedder of this name, None: by the one in use. Told what is being done, how much, of how much.
+# Makes all vectors with the embedder of this name (None: the one in use), and reports progress: what, how much, of how much.
 Reembed = Callable[[str | None, Callable[[str, int, int], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A hit of a search with the chunk it found."""
+    """A search hit with the chunk that was found."""
 
     hit: RecallHit
     record: StoredChunk
-    live: bool  # in the window that asked
+    live: bool  # whether it is live in the window that asked
     part: ResurrectReason = ResurrectReason.HIT
     tags: tuple[str, ...] = ()  # the tags of the person who asks
 
@@ -80,23 +80,23 @@ class PlacedToken:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would be resurrected if this were said."""
+    """What would be resurrected for a message."""
 
     plan: RecallPlan
     hits: Mapping[ChunkKey, RecallHit]
     texts: Mapping[ChunkKey, str]
     tokens: int  # of the text itself
-    near: tuple[PlannedResurrection, ...] = ()  # too unlike the text to be resurrected by itself
+    near: tuple[PlannedResurrection, ...] = ()  # not similar enough to be resurrected automatically
     sleeps: int = 0  # tokens that would be pruned first, if room is made
 
 
 class _Closing(Exception):
-    """The program ends."""
+    """The program is ending."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingState:
-    """How many chunks have the vector they should have; while an embedder is downloaded, how many of its bytes are here."""
+    """How many chunks have an up-to-date vector; while an embedder is downloaded, how many of its bytes have arrived."""
 
     state: Literal["idle", "running", "off", "failed"]
     model: str
@@ -107,7 +107,7 @@ class EmbeddingState:
 
 @dataclass(frozen=True, slots=True)
 class ImportState:
-    """How much of a file is imported; `total` is 0 while that is not known."""
+    """How much of a file is imported; `total` is 0 while it is unknown."""
 
     state: Literal["idle", "running"]
     done: int
@@ -130,13 +130,13 @@ class Memory:
     def __init__(self, system: Runtime, embed_anew: Reembed | None, prefetcher: Prefetcher) -> None:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
         self._system, self._embed_anew, self._prefetcher = system, embed_anew, prefetcher
-        self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
+        self._embedding: EmbeddingState | None = None  # state of re-embedding with another embedder
         self._building: Thread | None = None
         self._closed = False
         self._importing: ImportState | None = None
 
     def within(self, system: Runtime) -> Memory:
-        """The same memory on a runtime with the limits of a person."""
+        """The same operations, limited to what the person of this runtime may see and change."""
         other = copy(self)
         other._system = system
         return other
@@ -153,9 +153,9 @@ class Memory:
         limit: int = 50,
         only: SearchFilter = NO_FILTER,
     ) -> list[SearchResult]:
-        """All of memory, or what was said in one window, by someone, at some time, or has a tag, by itself or its window.
+        """Search all of memory, or by window, speaker, time or tag (of the chunk or of its window).
 
-        What has nothing to do with the text is not found, though it may be the best there is.
+        Chunks that have nothing to do with the text are left out, even if they are the best hits.
         """
         system = self._system
         only = self._narrowed(only, window_id if only_window else None, tag)
@@ -187,7 +187,8 @@ class Memory:
         tag: str = "",
         only: SearchFilter = NO_FILTER,
     ) -> tuple[list[SearchResult], int]:
-        """What a turn with this text would resurrect within a token budget, in the order of the plan, and its tokens."""
+        """What a turn with this text would resurrect within a token budget, in the order of the plan, with token
+        counts."""
         system, text = self._system, storable_text(text)
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
@@ -225,7 +226,7 @@ class Memory:
         return only.with_tag(tag_filter(self._system.store, [tag])) if tag else only
 
     def tags(self) -> list[TagCount]:
-        """All tags of windows and chunks, in order."""
+        """All tags of windows and chunks, sorted."""
         windows = Counter(tag for one in self._system.store.windows() for tag in one.tags)
         chunks = self._system.store.tag_counts()
         return [
@@ -235,10 +236,8 @@ class Memory:
     def preview(
         self, window_id: str, text: str, overrides: RecallOverrides = NO_OVERRIDES, *, ahead: bool = False
     ) -> Preview:
-        """What would be resurrected for this text, while it is being typed. Nothing is changed.
-
-        `ahead`: the model makes ready for it, as far as the settings let it.
-        """
+        """What would be resurrected for this text while it is being typed. Nothing is changed. `ahead`: also prefetch
+        the next prompt, if the settings allow it."""
         text, open_window = storable_text(text), self._system.open_window(window_id)
         tokens = len(open_window.engine.tokenize(text))
         room = recall_room(open_window, tokens, given=overrides.room)
@@ -259,7 +258,7 @@ class Memory:
         return Preview(plan, hits, texts, tokens, near, over if overrides.room else 0)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
-        """The embedder's name, and the vectors of these texts as questions to memory would have them."""
+        """The embedder's name, and these texts embedded as search queries."""
         embedder = self._system.recall.embedder(WAIT)
         if embedder is None:
             raise EmbedderOff(
@@ -268,7 +267,7 @@ class Memory:
         return embedder.name, embedder.embed(texts)
 
     def tokens(self, first: int, stop: int) -> list[PlacedToken]:
-        """What was said at these positions, token by token; what was deleted is left out."""
+        """The tokens at these positions, without those of deleted chunks."""
         found = []
         for record in self._system.store.chunks_between(first, stop):
             chunk = record.chunk
@@ -281,7 +280,7 @@ class Memory:
         return found
 
     def check(self) -> None:
-        """An error if the memory cannot be read."""
+        """Raise an error if the memory cannot be read."""
         self._system.store.sequence()
 
     def stats(self) -> MemoryStats:
@@ -297,7 +296,7 @@ class Memory:
 
     @property
     def folder(self) -> Path:
-        """A place for files that are on their way, beside the memory."""
+        """The folder for temporary files, beside the memory."""
         return self._system.store.folder
 
     @property
@@ -307,7 +306,7 @@ class Memory:
         return store.place if "://" in store.place else str(store.folder)
 
     def export(self, write: Callable[[str], object], *, subset: ExportFilter, vectors: bool) -> None:
-        """The memory, or a part of it, as JSON."""
+        """Export the memory, or part of it, as JSON."""
         self._system.store.export(write, now=self._system.now(), subset=subset, vectors=vectors)
 
     def tell(self, write: Callable[[str], object], form: ExportFormat, window_id: str | None = None) -> None:
@@ -315,7 +314,7 @@ class Memory:
         export_conversations(self._system.store, write, form, window_id)
 
     def import_file(self, source: IO[bytes]) -> ImportResult:
-        """Add the conversations in a file, of whichever program. What is here already stays as it is."""
+        """Import the conversations in a file of any known program. What is stored already is skipped."""
 
         def progress(done: int, total: int) -> None:
             self._importing = ImportState("running", done, total)
@@ -331,11 +330,11 @@ class Memory:
         return brought
 
     def importing(self) -> ImportState:
-        """How far an import is."""
+        """The progress of the running import."""
         return self._importing or ImportState("idle", 0, 0)
 
     def clear(self) -> None:
-        """Delete everything, unless something is being said."""
+        """Delete everything. Refused while a reply is generated."""
         system = self._system
         windows = [record.id for record in system.store.windows()]
         with ExitStack() as held:
@@ -355,7 +354,7 @@ class Memory:
     # Vectors
 
     def embedding(self) -> EmbeddingState:
-        """How far embedding is."""
+        """The progress of embedding."""
         if self._embedding is not None:
             return self._embedding
         now, total = self._system.recall.status(), self._system.store.stats().chunks
@@ -404,7 +403,7 @@ class Memory:
             self._building.join(STOP_TIMEOUT)
 
     def _build(self, embed_anew: Reembed, embedder: str | None) -> None:
-        """The vectors of another embedder; once they are there, they serve."""
+        """Make the vectors of another embedder, and use them once they are complete."""
 
         def progress(what: str, done: int, total: int) -> None:
             if self._closed:
@@ -426,13 +425,13 @@ class Memory:
             )
 
 
-_MOST_HITS = 200  # that a search looks at
+_MOST_HITS = 200  # hits that a search considers
 _PAGE = 20  # turns of a timeline
 _AROUND = 5  # turns on each side of a chunk
-_LONGEST = 100_000  # characters that are written at once
-_WINDOW = "Other programs"  # where what they say is kept
+_LONGEST = 100_000  # characters of a write
+_WINDOW = "Other programs"  # the window that holds what MCP clients write
 
-# Values as they are told to programs. Without slots, since the MCP library makes schemas of them, and cannot with.
+# Values for MCP clients. Without slots: the MCP library cannot make schemas of classes with slots.
 
 
 @dataclass(frozen=True)
@@ -452,7 +451,7 @@ class MemoryHit:
 class MemoryHits:
     hits: list[MemoryHit]
     tokens: int
-    next_offset: int | None  # to go on from; None: that was all
+    next_offset: int | None  # where the next page begins; None: this is the last page
 
 
 @dataclass(frozen=True)
@@ -470,7 +469,7 @@ class MemoryTurn:
 class MemoryPassage:
     id: str
     text: str
-    turns: list[MemoryTurn]  # the turn it is part of, and what stands around that, in order
+    turns: list[MemoryTurn]  # its turn and the turns around it, in order
 
 
 @dataclass(frozen=True)
@@ -482,8 +481,8 @@ class Timeline:
 @dataclass(frozen=True)
 class MemoryWritten:
     message: str
-    ids: list[str]  # of the chunks, if it was said
-    path: str  # of the entry, if it was saved
+    ids: list[str]  # keys of the chunks, if the text was stored as a message
+    path: str  # path of the entry, if it was saved
 
 
 @dataclass(frozen=True)
@@ -505,7 +504,7 @@ class MemoryStatus:
 
 
 class McpMemory:
-    """`weave.library`. Thoughts are left out; what is deleted or off every current branch is not found."""
+    """`weave.library`: the operations behind the MCP tools. Thoughts, deleted chunks and other branches are left out."""
 
     def __init__(self, system: Runtime) -> None:
         self._system = system
@@ -520,7 +519,7 @@ class McpMemory:
         until: str = "",
         offset: int = 0,
     ) -> MemoryHits:
-        """The best first of what has to do with the query, as many as fit the budget of tokens; at least one of these."""
+        """The best hits for the query, as many as fit into the token budget; at least one."""
         system, query = self._system, storable_text(query)
         if not query.strip():
             raise BadInput("The query is empty. Say in words what to look for.")
@@ -540,7 +539,7 @@ class McpMemory:
             only=only,
         )
         near = {hit.key for hit in relevant_hits(hits, query, settings.relevance_floor)}
-        # A question tells nothing, but whoever searches may look for it.
+        # Recall skips questions because they state no facts, but a search by a user may look for them.
         hits = [
             hit
             for hit in hits
@@ -575,7 +574,7 @@ class McpMemory:
         return MemoryHits(found, spent, None)
 
     def read(self, id: str, *, around: int = 1) -> MemoryPassage:
-        """A chunk, with as many turns before and after its own."""
+        """A chunk with the turns around it."""
         if not 0 <= around <= _AROUND:
             raise BadInput(f"`around` is {around}; it goes from 0 to {_AROUND}.")
         store, key = self._system.store, ChunkKey.parse(id)
@@ -601,7 +600,7 @@ class McpMemory:
     def timeline(
         self, *, since: str = "", until: str = "", window: str = "", cursor: str = "", limit: int = _PAGE
     ) -> Timeline:
-        """What was said, in the order of time."""
+        """Turns in order of time."""
         if not 1 <= limit <= 100:
             raise BadInput(f"`limit` is {limit}; it goes from 1 to 100.")
         turns = self._system.store.timeline(
@@ -616,7 +615,7 @@ class McpMemory:
         return Timeline(self._told(shown), last)
 
     def write(self, text: str, *, path: str = "", speaker: str = "") -> MemoryWritten:
-        """Say something into memory; with a path, save it in the structured memory."""
+        """Store a text in memory; with a path, save it in the structured memory."""
         system, text = self._system, storable_text(text)
         if not text.strip() or len(text) > _LONGEST:
             raise BadInput(f"The text has {len(text):,} characters; it needs 1 to {_LONGEST:,}.")
@@ -644,7 +643,7 @@ class McpMemory:
         return MemoryWritten(f"Kept in the window {_WINDOW!r}.", keys, "")
 
     def forget(self, id: str, *, undo: bool = False) -> MemoryForgotten:
-        """A chunk and what goes with it: out of search and every window, or back."""
+        """Delete a chunk and what belongs to it, or undelete them."""
         system, key = self._system, ChunkKey.parse(id)
         record = system.store.chunk(key)
         keys = [
@@ -719,7 +718,7 @@ def _changes(record: StoredChunk, undo: bool) -> bool:
 
 
 def _moment(text: str, name: str, *, end: bool = False) -> datetime | None:
-    """A time, or a day; of an `end` the day counts in. Without a zone it is UTC."""
+    """A time or a day, UTC if no zone is given. As an `end`, a day includes the whole day."""
     if not text.strip():
         return None
     try:

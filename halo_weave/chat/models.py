@@ -230,7 +230,7 @@ class Models:
             engine.close()
             raise
         before.close()
-        with suppress(StoreError):  # the drafts of a killed process: the next turn tries again
+        with suppress(StoreError):  # recovers drafts of a killed process: otherwise the next turn tries again
             recover_drafts(self._system)
         self._system.hubs.publish(WindowChanged())
         if name is not None and self._remember:
@@ -295,7 +295,7 @@ class Engines:
         self._system, self._listed = system, listed
 
     def within(self, system: Runtime) -> Engines:
-        """The same engines, on the runtime of a person."""
+        """The same operations, limited to what the person of this runtime may see and change."""
         return Engines(system, self._listed)
 
     def list(self) -> list[ListedEngine]:
@@ -312,7 +312,7 @@ class Engines:
         return self._listed.notice if self._listed else ""
 
     def add(self, one: NamedEngine) -> None:
-        """Add an engine, or change the address or key of one; its windows open it again."""
+        """Add an engine, or change the address or key of one; windows that use it open it again."""
         if self._listed is None:
             raise BadInput("Engines cannot be added here.")
         self._system.close_engine(one.name)

@@ -19,7 +19,7 @@ MOST_PRESETS = 200
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Settings under a name, and the words that go with them: system prompt and names, as far as it has them."""
+    """Named settings, and texts (system prompt and names), as far as it has them."""
 
     name: str
     settings: Mapping[str, Any]
@@ -35,7 +35,7 @@ class Presets:
     # The persona of all windows
 
     def persona(self) -> dict[str, str]:
-        """System prompt and names of the windows that have none of their own."""
+        """System prompt and names for windows that have none of their own."""
         return stored_persona(self._system.store.settings().get(PERSONA_KEY))
 
     def change_persona(self, changes: Mapping[str, str]) -> dict[str, str]:
@@ -46,7 +46,7 @@ class Presets:
     # Presets
 
     def list(self) -> list[Preset]:
-        """By name."""
+        """All presets, by name."""
         return [_preset(name, stored) for name, stored in sorted(self._stored().items())]
 
     def get(self, name: str) -> Preset:
@@ -56,7 +56,7 @@ class Presets:
         return _preset(name, stored[name])
 
     def save(self, name: str, settings: Mapping[str, Any], words: Mapping[str, str] | None = None) -> Preset:
-        """A new preset, or another one under the name."""
+        """Save a preset, or replace the one of the same name."""
         name = window_name(name)
         if name not in (known := self._stored()) and len(known) >= MOST_PRESETS:
             raise BadInput(f"There are {MOST_PRESETS} presets already. Delete one first.")
@@ -65,7 +65,7 @@ class Presets:
         return self.get(name)
 
     def save_from(self, name: str, window_id: str | None = None) -> Preset:
-        """What a window sets itself becomes a preset; without a window, what is set for all."""
+        """Save the settings of a window as a preset; without a window, the settings for all."""
         store = self._system.store
         if window_id is None:
             words = {about: text for about, text in self.persona().items() if text != PERSONA[about]}
@@ -84,13 +84,13 @@ class Presets:
         return self.get(to)
 
     def delete(self, name: str) -> Preset:
-        """It goes; what it was applied to stays as it is. Returns it, so that it can be saved again."""
+        """Delete a preset and return it. Windows that it was applied to stay as they are."""
         gone = self.get(name)
         self._change({}, name)
         return gone
 
     def apply(self, name: str, window_id: str | None = None) -> Preset:
-        """Its settings and words hold in a window, or in all; what it does not name stays as it is."""
+        """Apply a preset to a window, or to all. What the preset does not contain stays as it is."""
         system, preset = self._system, self.get(name)
         settings, words = dict(preset.settings), dict[str, Any](preset.words)
         if window_id is None:
@@ -111,7 +111,7 @@ class Presets:
 
 
 def _preset(name: str, stored: Any) -> Preset:
-    """As far as this version can use it: it may come from a file."""
+    """A stored preset without what this version cannot use: it may come from a file."""
     found = stored if isinstance(stored, Mapping) else {}
     words: dict[str, str] = {}
     for about, text in found["words"].items() if isinstance(found.get("words"), Mapping) else ():

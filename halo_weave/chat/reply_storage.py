@@ -34,7 +34,7 @@ def store_reply(
     tags: Mapping[ChunkKey, tuple[str, ...]],
     now: datetime,
 ) -> None:
-    """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
+    """Store the reply. Retry until the store accepts it: the disk may be full, or another process may hold the file."""
     stored = False
     while True:
         try:
@@ -63,7 +63,7 @@ def _append(
         open_window.store.drop_draft(turn_id)
     elif not (
         open_window.unstored and open_window.store.turn(turn_id)
-    ):  # a refused commit may have been made
+    ):  # a commit that was reported as failed may have been made
         open_window.store.append(
             open_window.record.id, live, tokenizer=open_window.engine.info.tokenizer, now=now, tags=tags
         )
@@ -76,7 +76,7 @@ def _save_brightness(open_window: OpenWindow) -> None:
         open_window.store.save_brightness(
             open_window.record.id, window.chunks, window.brightness, window.traces
         )
-    except BadInput:  # another window or process has deleted something meanwhile, or put it to sleep
+    except BadInput:  # another window or process has deleted or pruned something meanwhile
         open_window.drop_missing_chunks()
         open_window.store.save_brightness(
             open_window.record.id, window.chunks, window.brightness, window.traces
@@ -89,7 +89,7 @@ def store_attribution(
     use: Attribution | None,
     woken: Mapping[ChunkKey, Mapping[str, Any]],
 ) -> tuple[ReplySourceView, ...] | None:
-    """What was said is stored already; if the store refuses now, only where it came from is lost."""
+    """Store the attribution of a stored reply. If the store refuses, only the attribution is lost."""
     with suppress(StoreError):
         open_window.store.save_use(turn_id, use, woken)
         return reply_sources(open_window.store, [turn_id], open_window.names).get(turn_id)
@@ -97,9 +97,9 @@ def store_attribution(
 
 
 def read_draft(system: Runtime, draft: Draft) -> ReplyParser:
-    """What the reply says so far, told apart by the marks of the model that answers in its window here and now.
+    """Parse a draft with the delimiters of the model that answers in its window now.
 
-    That may be another one than wrote it; then its thoughts may be taken for its answer.
+    If another model wrote it, its thoughts may be taken for its answer.
     """
     settings = system.settings(system.store.window(draft.window))
     engine = system.model_of(settings).engine
@@ -108,12 +108,11 @@ def read_draft(system: Runtime, draft: Draft) -> ReplyParser:
 
 
 def recover_drafts(system: Runtime, held: str | None = None, only: str | None = None) -> list[str]:
-    """Replies that a killed process left unfinished become turns, as far as they were stored. Returns their windows.
+    """Store replies that a killed process left unfinished as turns. Returns their windows.
 
-    `held`: also those of this process in a window where nothing is being said, because the store refused the end.
-    `only`: of this window alone.
+    `held`: also drafts of this process in this window, whose end the store refused. `only`: drafts of this window only.
     """
-    if not system.engine.info.abilities.speaks:  # a model tells its thoughts and its answer apart
+    if not system.engine.info.abilities.speaks:  # a model separates thoughts and answer
         return []
     found = []
     for draft in system.store.drafts(now=system.now(), held=held):
@@ -123,7 +122,7 @@ def recover_drafts(system: Runtime, held: str | None = None, only: str | None = 
             if _store_draft(system, draft):
                 found.append(draft.window)
         except (StoreError, UnknownWindow, WindowBusy):
-            continue  # it stays a draft, for the next time, or for the server that writes the window now
+            continue  # it stays a draft for the next attempt, or for the server that writes the window now
         except BadInput:
             system.store.drop_draft(draft.turn_id)  # another process was faster
     return found

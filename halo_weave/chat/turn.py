@@ -741,9 +741,9 @@ class TurnTimer:
     handed: float = 0.0  # when the engine was last called
     model: float = 0.0
     reading: float = 0.0  # prefill, part of `model`
-    before: float = 0.0  # our own, until the engine gets the prompt
+    before: float = 0.0  # Halo Weave's own time until the engine gets the prompt
     recall: float = 0.0  # search and recall plan, part of `before`
-    per_token: float = 0.0  # our own during generation, all tokens together
+    per_token: float = 0.0  # Halo Weave's own time during generation, for all tokens
     ended: float = 0.0  # when generation ended
 
     def summary(self, stats: Counter[str]) -> dict[str, float]:

@@ -136,7 +136,7 @@ def continue_request(system: Runtime, window_id: str, stop: Sequence[str]) -> Tu
 def _with_marks(
     system: Runtime, engine: Engine, kinds: dict[ReplyKind, Tokens], effort: str | None
 ) -> tuple[tuple[ReplyKind, Tokens], ...]:
-    """A reply as the model wrote it: with the marks around its thought, as far as the prompt does not have them."""
+    """A reply as the model wrote it: with the delimiters around its thought that are not in the prompt."""
     marks = engine.facts.marks
     if marks is None:
         return (("answer", kinds["answer"]),) if "answer" in kinds else ()
@@ -155,7 +155,7 @@ def _with_marks(
 
 
 def text_of_turn(store: SqlStore, turn_id: int) -> str:
-    """What a turn says, without thoughts."""
+    """The text of a turn, without thoughts."""
     own = [one for one in store.turn(turn_id) if one.merged_into is None and THOUGHT not in one.tags]
     return b"".join(one.chunk.tokens.raw for one in own).decode("utf-8", errors="replace")
 

@@ -48,21 +48,21 @@ LAST_TEXT = 120  # characters of a window's last words in a list
 
 @dataclass(frozen=True, slots=True)
 class WindowState(WindowStats):
-    """A window with what a list of windows shows of it."""
+    """A window as lists show it."""
 
     effective: Settings = field(default_factory=Settings)
     generating: bool = False
-    owner: str = ""  # the name of whoever shares it with the one who asks; empty: it is theirs
+    owner: str = ""  # the name of the person who shares it; empty: an own window
     writable: bool = True
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the window sets itself, as far as this version knows it."""
+        """The window's own settings that this version knows."""
         return usable_settings(self.window.settings)
 
     @property
     def modified(self) -> datetime:
-        """When it was last changed or spoken in."""
+        """When the window was last changed or written in."""
         return max(self.window.modified, self.last_said or self.window.modified)
 
     @property
@@ -71,7 +71,7 @@ class WindowState(WindowStats):
 
 
 class Windows:
-    """`weave.windows`."""
+    """`weave.windows`: create, change and show windows."""
 
     def __init__(self, system: Runtime, turns: Turns) -> None:
         self._system, self._turns = system, turns
@@ -81,7 +81,7 @@ class Windows:
     def list(self) -> list[WindowState]:
         found = []
         for record in self._system.store.windows():
-            with suppress(UnknownWindow):  # cleared meanwhile
+            with suppress(UnknownWindow):  # the memory was cleared meanwhile
                 found.append(self._state(record))
         return found
 
@@ -108,11 +108,11 @@ class Windows:
         return self._system.window(window_id)
 
     def find(self, name: str) -> WindowRecord:
-        """By its id, or by its name if only one has it."""
+        """A window by its id, or by its name if that is unique."""
         return find_window(self._system.store.windows(), name)
 
     def names(self) -> dict[str, str]:
-        """The names of all windows that ever were, by id."""
+        """The names of all windows, deleted ones too, by id."""
         return self._system.names()
 
     def create(
@@ -123,7 +123,7 @@ class Windows:
         tags: Sequence[str] = (),
         **words: str,
     ) -> WindowRecord:
-        """A new window. `words`: system_prompt, user_name and ai_name, as far as they are not those of all windows."""
+        """Create a window. `words`: system_prompt, user_name and ai_name, where they differ from those of all windows."""
         system = self._system
         own = _texts({"name": name, **words})
         shared = stored_persona(system.store.settings().get(PERSONA_KEY))
@@ -149,7 +149,7 @@ class Windows:
     ) -> WindowRecord:
         """Change what is given: name, system_prompt, user_name, ai_name, settings, tags, pinned, archived.
 
-        Settings to `reset`, and the words it `inherits`, go back to those that all windows share.
+        Settings in `reset`, and the texts that it `inherits`, follow those of all windows again.
         """
         system = self._system
         system.window(window_id)
@@ -169,7 +169,7 @@ class Windows:
         return record
 
     def delete(self, window_id: str) -> None:
-        """The window goes, and what was captured of it; what was said in it stays in memory."""
+        """Delete the window and its captures. What was said in it stays in memory."""
         system = self._system
         with system.exclusive(window_id):
             system.window(window_id)
@@ -180,25 +180,25 @@ class Windows:
         system.publish_deleted([window_id])
 
     def drop_captures(self, window_id: str) -> None:
-        """What the lab took down of the window is deleted; nothing else changes."""
+        """Delete the captures of the window."""
         system = self._system
         with system.exclusive(window_id):
             system.window(window_id)
             system.delete_recordings(window_id)
 
     def settings(self, window_id: str | None = None) -> Settings:
-        """What holds for all windows, or in one."""
+        """The settings for all windows, or the effective settings of one."""
         return self._system.settings(None if window_id is None else self._system.window(window_id))
 
     def automatic(self) -> dict[str, int]:
-        """What settings that are empty come to with the model of all windows. While there is none, it is not known."""
+        """The values of settings that are left empty, for the default model. Empty while there is no model."""
         info = self._system.engine.info
         return (
             {"max_context_tokens": self.settings().live_limit(info.context)} if info.abilities.speaks else {}
         )
 
     def change_settings(self, changes: Mapping[str, Any], reset: Sequence[str] = ()) -> Settings:
-        """Settings for all windows that do not have their own."""
+        """Change the settings for all windows that have none of their own."""
         system = self._system
         system.store.change_settings(SHARED_KEY, _checked(changes, reset), reset, now=system.now())
         return system.settings()
@@ -207,9 +207,7 @@ class Windows:
 
     def context(self, window_id: str) -> ContextView:
         """What the model reads in the window, as it is now."""
-        last = self._turns.hub(
-            window_id
-        ).last  # before all else: events after it may already be in the context
+        last = self._turns.hub(window_id).last  # read first: later events may already be in the context
         open_window = self._system.open_window(window_id)
         gaps = open_window.gaps()
         with open_window.guard:
@@ -288,12 +286,12 @@ class Windows:
         return digest(self._system.store, window_id, tokens)
 
     def life(self, window_id: str) -> TimelineView:
-        """All that was said in the window, without the words, and what became of it."""
+        """The timeline of the window: all turns without text, and what happened to their chunks."""
         self._system.window(window_id)
         return timeline_view(self._system.store.window_timeline(window_id))
 
     def prune(self, window_id: str) -> ChunksPruned:
-        """Apply the budget now, as after a reply."""
+        """Prune down to the budget now, as after a reply."""
         system = self._system
         with system.exclusive_change(window_id):
             open_window = system.open_window_to_change(window_id)
@@ -308,7 +306,7 @@ class Windows:
     def said(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
     ) -> TranscriptPage:
-        """What was said in the window, in order: from an offset on, around a turn, or the last turns."""
+        """Turns of the window in order: from an offset on, around a turn, or the last ones."""
         self._system.window(window_id)
         return transcript_page(
             self._system.store, window_id, self.names(), offset=offset, around=around, limit=limit
@@ -317,30 +315,30 @@ class Windows:
     def deleted(
         self, window_id: str, *, offset: int = 0, limit: int = 100
     ) -> tuple[int, Sequence[StoredChunk]]:
-        """How many chunks said in the window are deleted, and some of them, what was deleted last first."""
+        """How many chunks of the window are deleted, and some of them, most recently deleted first."""
         self._system.window(window_id)
         return self._system.store.deleted_in(window_id, offset=offset, limit=limit)
 
     def use(self, window_id: str, turn_id: int) -> tuple[int, Attribution | None]:
-        """The position of a reply's first token, and where each of its tokens came from."""
+        """The position of a reply's first token, and the sources of each of its tokens."""
         self._system.window(window_id)
         chunks = self._system.store.turn(turn_id)
         if not chunks:
             raise UnknownChunk(f"There is no turn {turn_id} in this memory.")
         use = self._system.store.use_of(turn_id)
-        # A reply may begin with marks that are not part of its chunks.
+        # A reply may begin with delimiters that are not part of its chunks.
         known = use is not None and use.start is not None
         return (use.start if use and known else chunks[0].chunk.start), use  # type: ignore[return-value]
 
     def graveyard(self, window_id: str, **query: Any) -> GraveyardPage:
-        """What sleeps in the window, by page, what slept last first. `query`: as `Store.graveyard` takes it."""
+        """Pruned chunks of the window, by page, most recently pruned first. `query`: as `Store.graveyard` takes it."""
         self._system.window(window_id)
         return self._system.store.graveyard(window_id, **{"sort": "slept", **query})
 
     def gap(
         self, window_id: str, after: int, before: int, *, offset: int = 0, limit: int = 200
     ) -> tuple[PrunedGap, Sequence[GraveyardChunk]]:
-        """What sleeps between two positions: how much, and some of it in time order."""
+        """The pruned chunks between two positions: their number, and some of them in order of time."""
         self._system.window(window_id)
         starts, sizes = self._system.store.pruned_positions(window_id)
         inside = (starts >= after) & (starts < before)
@@ -352,7 +350,7 @@ class Windows:
 
 
 def find_window(windows: Sequence[WindowRecord], name: str) -> WindowRecord:
-    """By its id, or by its name if only one has it."""
+    """A window by its id, or by its name if that is unique."""
     found = [one for one in windows if one.id == name] or [one for one in windows if one.name == name]
     if len(found) > 1:
         ids = ", ".join(window.id for window in found)
@@ -363,7 +361,7 @@ def find_window(windows: Sequence[WindowRecord], name: str) -> WindowRecord:
 
 
 def checked_tags(tags: Sequence[str]) -> list[str]:
-    """Each once, on one line."""
+    """The tags, each once and on one line."""
     found = [" ".join(storable_text(tag).split()) for tag in tags]
     if len(set(found)) > MAX_TAGS or not all(1 <= len(tag) <= TAG_LENGTH for tag in found):
         raise BadInput(f"There are at most {MAX_TAGS} tags, each of 1 to {TAG_LENGTH} characters.")

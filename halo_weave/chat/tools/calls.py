@@ -13,7 +13,7 @@ from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.validation import MAX_JSON_DEPTH, is_shallow
 from halo_weave.errors import BadInput
 
-Json = Any  # what json.loads gives
+Json = Any  # a value that json.loads returns
 
 SPACE = re.compile(r"\s*")
 NUMBER = re.compile(r"[+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
@@ -23,11 +23,11 @@ HEX = {"x": 2, "u": 4, "U": 8}
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0", "\n": ""}
 WORDS = {"true": True, "True": True, "false": False, "False": False}
 WORDS_FOR_NOTHING = ("null", "None", "undefined")
-DIGITS = 300  # more is no number anyone wrote on purpose
+DIGITS = 300  # longer numbers are not meant as numbers
 
 
 class LiteralReader:
-    """Reads literals out of a text, from left to right."""
+    """Reads literals from a text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -37,7 +37,7 @@ class LiteralReader:
     # Arguments of a call
 
     def arguments(self) -> tuple[list[Json], dict[str, Json]]:
-        """`(1, "a", key=2)`, with `=` or `:` after a key; from the opening parenthesis to the closing one."""
+        """Read `(1, "a", key=2)`, with `=` or `:` after a key, up to the closing parenthesis."""
         self._expect("(")
         places: list[Json] = []
         named: dict[str, Json] = {}
@@ -98,7 +98,7 @@ class LiteralReader:
         return number
 
     def _list(self, depth: int) -> Json:
-        """A list; a tuple is one too, and a value in parentheses is itself."""
+        """Read a list. A tuple is one, too; a single value in parentheses is the value itself."""
         closing = {"[": "]", "(": ")"}[self.text[self.at]]
         self.at += 1
         values = [self.value(depth + 1) for _ in self._items(closing)]
@@ -114,14 +114,14 @@ class LiteralReader:
         return found
 
     def _items(self, closing: str) -> Iterator[None]:
-        """Once for each item, which the caller reads; commas stand between them, and may stand after the last."""
+        """Yield once for each item, which the caller reads; items are separated by commas, and one may follow the last."""
         comma = True
         while not self._skip(closing):
             if not comma:
                 raise self._broken(f"a comma or {closing} is missing")
             yield
             comma = self._skip(",")
-        self._comma = comma  # whether one stood after the last
+        self._comma = comma  # whether a comma follows the last item
 
     def _key(self) -> str:
         start = self._space()
@@ -134,7 +134,7 @@ class LiteralReader:
         return name.group()
 
     def _strings(self) -> str:
-        """One string, or several that stand side by side, as in Python."""
+        """Read one string, or several adjacent ones, as in Python."""
         text = self._string()
         while self.text[self._space() : self.at + 1] in ('"', "'") and self.at < len(self.text):
             text += self._string()
@@ -158,7 +158,7 @@ class LiteralReader:
                 parts.append(self.text[self.at])
                 self.at += 1
         self.at += len(mark)
-        # Two escapes may be the halves of one character; one half alone cannot be stored.
+        # Two escapes may be a surrogate pair; a single surrogate cannot be stored.
         return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _escape(self) -> str:
@@ -203,7 +203,7 @@ class LiteralReader:
 
 
 def json_size(value: Json) -> int:
-    """Bytes of a value as compact JSON. What JSON cannot hold, or is nested too deeply, is refused."""
+    """Bytes of a value as compact JSON. Raises an error if JSON cannot hold it, or if it is nested too deeply."""
     if not is_shallow(value):
         raise BadInput(f"This is nested more than {MAX_JSON_DEPTH} deep, so it cannot be kept.")
     try:
@@ -215,7 +215,7 @@ def json_size(value: Json) -> int:
 CONTEXT_TOKENS = 1000
 RECENCY_BIAS = 0.3
 CONTEXT_LIMIT = 8000
-_NEEDED = object()  # stands where a parameter has no default
+_NEEDED = object()  # marks a parameter without a default
 
 # Each tool's parameters in their order, with their defaults.
 TOOLS: Mapping[str, Mapping[str, Any]] = {
@@ -232,20 +232,20 @@ _KNOWN = ", ".join(TOOLS)
 _JQ = re.compile(r"jq\s+(?P<flags>(?:-{1,2}[\w-]+\s+)*)(?P<rest>\S.*)", re.DOTALL)
 _FILE = re.compile(r"\s*(?P<file>[\w./-]+)\s*(?:>\s*(?P<target>[\w./-]+)\s*)?")
 _NOTES, _OUTPUTS = "notes.json", ("output", "notes.json", "output.json")
-# Options of jq that make no difference here: the answer is compact anyway.
+# Options of jq that are ignored: the output is compact anyway.
 _HARMLESS = ("-r", "-c", "-M", "-rc", "-cr", "--raw-output", "--compact-output")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A tool's name and all of its arguments, checked."""
+    """A tool's name and its checked arguments."""
 
     tool: str
     arguments: Mapping[str, Json]
 
     @classmethod
     def read(cls, text: str) -> Command:
-        """The command in a call's text. BadInput says in a sentence what is wrong with it."""
+        """Parse the text of a call. Raises BadInput with a sentence."""
         text = text.strip()
         if re.match(r"jq(?:\s|$)", text):
             return cls("jq", _read_jq(text))
@@ -253,7 +253,7 @@ class Command:
         reader = LiteralReader(text)
         places: Sequence[Json] = ()
         if text.startswith("{"):
-            # `{"name": "query_memory", "arguments": {"path": "A/B"}}`, as many models have learnt it.
+            # `{"name": "query_memory", "arguments": {"path": "A/B"}}`, as many models were trained to write.
             called = reader.value()
             name, named = called.get("name"), called.get("arguments", called.get("parameters", {}))
             if not isinstance(name, str) or not isinstance(named, dict):
@@ -263,14 +263,16 @@ class Command:
             if match is None:
                 raise BadInput(f"This is no tool. Known: {_KNOWN}.")
             name, reader.at = match.group(), match.end()
-            _tool(name)  # before its arguments are read: what is no tool needs no better arguments
+            _tool(
+                name
+            )  # checked before the arguments: for an unknown tool, errors in the arguments do not matter
             places, named = reader.arguments()
         reader.end()
         return cls.of(name, named, places)
 
     @classmethod
     def of(cls, name: str, named: Mapping[str, Json], places: Sequence[Json] = ()) -> Command:
-        """The arguments, with names and in their places, each checked; those left out have their defaults."""
+        """Check the arguments, by name or position; missing ones get their defaults."""
         tool = _tool(name)
         parameters = TOOLS[tool]
         if len(places) > len(parameters):
@@ -290,13 +292,13 @@ class Command:
         return cls(tool, {one: _fitting(one, given.get(one, default)) for one, default in parameters.items()})
 
     def __str__(self) -> str:
-        """As a model writes it."""
+        """The command as a model writes it."""
         values = (json.dumps(value, ensure_ascii=False) for value in self.arguments.values())
         return f"{self.tool}({', '.join(values)})"
 
 
 def _plain(name: str) -> str:
-    """`save_memory`, `saveMemory` and `SaveMemory` are the same tool."""
+    """The name in a form in which `save_memory`, `saveMemory` and `SaveMemory` are equal."""
     return name.replace("_", "").lower()
 
 
@@ -311,7 +313,7 @@ def _tool(name: str) -> str:
 
 
 def _fitting(parameter: str, value: Json) -> Json:
-    """The value for a parameter, which has the same meaning in every tool."""
+    """The checked value of a parameter; a parameter's name means the same in every tool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match parameter:
         case "path" if not isinstance(value, str):
@@ -334,7 +336,7 @@ def _fitting(parameter: str, value: Json) -> Json:
 
 
 def _read_jq(text: str) -> dict[str, Json]:
-    """`jq 'PROGRAM' notes.json`, and with `> output` the result becomes the notes."""
+    """Parse `jq 'PROGRAM' notes.json`; with `> output` the result becomes the notes."""
     match = _JQ.fullmatch(text)
     if match is None:
         raise BadInput(f"A jq command looks like: jq '.topics' {_NOTES}")
@@ -353,7 +355,7 @@ def _read_jq(text: str) -> dict[str, Json]:
 
 
 def _split_program(rest: str) -> tuple[str, str]:
-    """The program and what follows it. The last quote closes: a model does not escape those within as a shell wants."""
+    """The jq program and the rest. The last quote closes it: models do not escape inner quotes as a shell requires."""
     quote = rest[0]
     if quote not in "'\"":
         program, _, tail = rest.partition(" ")
@@ -368,36 +370,36 @@ def _split_program(rest: str) -> tuple[str, str]:
 
 
 _OPEN, _CLOSE = "<tool>", "</tool>"
-CALL_LIMIT = 100_000  # characters; what is longer is not kept, and refused when it ends
+CALL_LIMIT = 100_000  # characters; a longer call is not kept, and refused when it ends
 _FENCES = ("```", "~~~")
 _LIKE_A_COMMAND = re.compile(r"\s*(?:jq\s|[A-Za-z]\w*\s*\()")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What stands between the tags."""
+    """The text between the tags of a tool call."""
 
     command: str
     too_long: bool = False
 
 
 class ToolCallDetector:
-    """Feed it a reply piece by piece; it tells of each call as soon as its closing tag is complete.
+    """Finds tool calls in a reply that is fed piece by piece, as soon as their closing tag is complete.
 
-    A tag inside a code fence or right after a backtick is an example, not a call. The first `</tool>` ends a call,
-    and fences within it mean nothing.
+    A tag inside a code fence or right after a backtick is an example, not a call. The first `</tool>` ends a call;
+    fences inside a call have no meaning.
     """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._tail = ""  # the last characters, as many as a tag has and one before
-        self._line = ""  # the line's first characters, indent left out
+        self._tail = ""  # the last characters: as many as a tag has, and one more
+        self._line = ""  # the first characters of the line, without its indent
         self._fence = ""  # the marks of the open fence
         self._body: list[str] | None = None  # of the open call
         self._too_long = False
 
     def feed(self, piece: str | bytes) -> tuple[ToolCall, ...]:
-        """The calls that this piece completes: nearly always none, or one."""
+        """Add a piece of the reply. Returns the calls that it completes: usually none."""
         text = self._decoder.decode(piece) if isinstance(piece, bytes) else piece
         calls = (self._step(character) for character in text)
         return tuple(call for call in calls if call is not None)
@@ -436,7 +438,7 @@ class ToolCallDetector:
         self._body, self._too_long = [], False
 
     def _meets_fence(self, character: str) -> str:
-        """The marks of a fence, when this character is the third of them at the start of a line."""
+        """Note a code fence, if this character is the third of its marks at the start of a line."""
         if character == "\n":
             self._line = ""
         elif len(self._line) < 3 and (self._line or not character.isspace()):
@@ -446,7 +448,7 @@ class ToolCallDetector:
         return ""
 
 
-TOOL_MARK = "⚙️【"  # begins the answer: by this the skins know it again
+TOOL_MARK = "⚙️【"  # begins a tool's output: terminal and page recognise it by this
 COMMAND_LENGTH = 200
 RESULT_LENGTH = 1500
 _MARKS = "⚙【】✓❌→"
@@ -459,38 +461,38 @@ _KEY = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What became of a command."""
+    """The result of a command."""
 
     command: str
-    answer: str  # fit to stand in one line, or if it was refused, the reason in a sentence
+    answer: str  # a value on one line, or the reason of a refusal as a sentence
     ok: bool = True
     wake: tuple[ChunkKey, ...] = ()  # chunks wanted in the window, the most relevant first
 
     @property
     def text(self) -> str:
-        """What the model reads of it."""
+        """The output that the model reads."""
         answer = self.answer if self.ok else f"❌ {shortened(_one_line(self.answer), RESULT_LENGTH)}"
         return f"{TOOL_MARK}{shortened(_one_line(self.command), COMMAND_LENGTH)}】→ {answer}"
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most so many characters, and how many more there were."""
+    """The text, cut to so many characters, with the number of characters that were cut."""
     more = len(text) - limit
     return text if more <= 0 else f"{text[:limit]}… ({more} more characters)"
 
 
 def compact_json(value: Json) -> str:
-    """JSON on one line. Marks and tags within strings are escaped, so it reads back as the same value."""
+    """JSON on one line. Delimiters and tags inside strings are escaped; it parses to the same value."""
     return escaped_json(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def escaped_json(text: str) -> str:
-    """A JSON text in which escapes stand for what could be taken for the frame of a result."""
+    """JSON text in which everything that could be taken for the frame of a result is escaped."""
     return _TAG.sub(r"\\u003c", _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def json_changes(old: Json, new: Json) -> str:
-    """What is different in a JSON document, as `.path = value`."""
+    """The differences between two JSON documents, as lines of `.path = value`."""
     found = [*_differences(old, new, "")]
     if not found:
         return "nothing changed"
@@ -499,13 +501,13 @@ def json_changes(old: Json, new: Json) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Text that cannot be taken for the frame of a result: no breaks, no marks, no tags."""
+    """Text that cannot be taken for the frame of a result: without line breaks, delimiters and tags."""
     text = _BREAKS.sub(" ", text).translate(dict.fromkeys(map(ord, _MARKS)))
     return _TAG.sub("", text).strip()
 
 
 def _differences(old: Json, new: Json, path: str) -> Iterator[str]:
-    """Down to the smallest parts that differ. A list is looked into as long as it did not get shorter."""
+    """The smallest parts that differ. A list is compared item by item unless it got shorter."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key, value in new.items():
             if key not in old:
@@ -521,7 +523,7 @@ def _differences(old: Json, new: Json, path: str) -> Iterator[str]:
                 yield f"{path or '.'}[{i}] = {compact_json(value)}"
             else:
                 yield from _differences(old[i], value, f"{path or '.'}[{i}]")
-    elif type(old) is not type(new) or old != new:  # 1 and true are equal in Python, and not in JSON
+    elif type(old) is not type(new) or old != new:  # 1 and true are equal in Python, but not in JSON
         yield f"{path or '.'} = {compact_json(new)}"
 
 

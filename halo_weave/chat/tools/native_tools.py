@@ -56,10 +56,8 @@ class NativeTools:
         return [part for one in each if one for part in one] or None
 
     def _round_trip(self, calls: Sequence[NativeCall], answers: Sequence[str]) -> Parts | None:
-        """The template's text around the tool output, and the output, up to where the model continues.
-
-        None if the template has no such form.
-        """
+        """The template's text around the tool output, and the output, up to where the model continues. None if the
+        template has no such form."""
         facts, tools = self._engine.facts, self._prompt_builder.tools
         talk = [ChatMessage("user", "a"), ChatMessage("assistant", "", calls=tuple(calls))]
         talk += [ChatMessage("tool", text, answers=call) for call, text in zip(calls, answers, strict=True)]
@@ -89,7 +87,7 @@ class NativeTools:
 
 
 def _between_calls(engine: Engine, prompt_builder: PromptBuilder, effort: str | None) -> str:
-    """What the template writes between two calls of one message; empty if it takes only one, or writes them as a list."""
+    """The template's text between two calls of one message; empty if it allows only one, or writes them as a list."""
     facts, other = (
         engine.facts,
         NativeCall(PROBE_CALL.name, {**PROBE_CALL.arguments, "qzWhole": 732}, "call00002"),
@@ -112,5 +110,5 @@ def _between_calls(engine: Engine, prompt_builder: PromptBuilder, effort: str | 
 
 
 def _squashed(raw: bytes) -> bytes:
-    """Without white space, which models write in different ways."""
+    """The text without white space, which models write in different ways."""
     return b"".join(raw.split())
