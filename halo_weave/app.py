@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from halo_weave.chat import Weave
-from halo_weave.chat.capture import CaptureWriter, drop_captures
-from halo_weave.chat.recorder import TurnRecorder
+from halo_weave.chat.capture import CaptureWriter, TurnRecorder, drop_captures
 from halo_weave.chat.tools.notes import Notes
 from halo_weave.chat.tools.structured_memory import SnapshotChunk, SnapshotSearch, StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox

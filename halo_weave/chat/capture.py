@@ -1,14 +1,14 @@
-"""Write attention, surprisal and all events of a window to disk turn by turn, and read them again."""
+"""Capture the attention, surprisal and events of a window for the lab: record them turn by turn on disk, and read them again."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from halo_weave.core.brightness import AttentionRow, Capture, Floats
 from halo_weave.core.pruning import PrunePlan
 from halo_weave.core.retrieval_heads import Calibration, RetrievalHead
 from halo_weave.core.tokens import Chunk, ChunkKey, Tokens
-from halo_weave.core.working_set import LiveChunk, ReplyPart, WorkingSet
+from halo_weave.core.working_set import LiveChunk, Recorder, ReplyPart, WorkingSet
 from halo_weave.engines.base import Engine
 from halo_weave.errors import BadInput
 from halo_weave.settings import Settings
@@ -26,6 +26,45 @@ FORMAT = 1
 ABOUT, TURN = "capture.json", "turn-{:06d}.npz"
 MOST_MEGABYTES = 1_000
 READING, REPLY = 0, 1  # kinds of rows
+
+
+class TurnRecorder(Recorder, Protocol):
+    def begin(self, window: WorkingSet, settings: Settings) -> None:
+        """A turn begins; from now on the window notes its changes."""
+
+    def wanted(self, capture: Capture, engine: Engine) -> Capture:
+        """What is to be read of the attention, beside what the turn itself needs."""
+
+    def rows(self, rows: Sequence[AttentionRow], turn_id: int | None, surprisal: Floats | None) -> None:
+        """The user's turn was read."""
+
+    def row(self, row: AttentionRow | None, score_reply: bool) -> None:
+        """What was looked at to say the next token."""
+
+    def last_row(self, row: AttentionRow) -> None:
+        """The model has ended the reply: what its last token looked at."""
+
+    def end(self) -> None:
+        """The turn is over."""
+
+
+DeleteRecordings = Callable[[str | None], None]  # deletes what was taken down of a window, or of all
+NewRecorder = Callable[[str, Settings, Engine, Calibration], TurnRecorder]  # for a window, by its settings
+
+
+class NullRecorder:
+    """Records nothing."""
+
+    def begin(self, window: WorkingSet, settings: Settings) -> None: ...
+
+    def wanted(self, capture: Capture, engine: Engine) -> Capture:
+        return capture
+
+    def rows(self, rows: Sequence[AttentionRow], turn_id: int | None, surprisal: Floats | None) -> None: ...
+    def row(self, row: AttentionRow | None, score_reply: bool) -> None: ...
+    def last_row(self, row: AttentionRow) -> None: ...
+    def note(self, what: str, *values: Any) -> None: ...
+    def end(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

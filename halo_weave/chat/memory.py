@@ -32,7 +32,7 @@ from halo_weave.chat.runtime import Runtime
 from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.turn_runner import storable_text
 from halo_weave.chat.windows import find_window
-from halo_weave.core.placeholder_tokens import TOKENIZER, split_into_chunks
+from halo_weave.core.chunking import TOKENIZER, split_into_chunks
 from halo_weave.core.resurrection import PlannedResurrection, RecallHit, RecallPlan, ResurrectReason
 from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Chunk, ChunkKey, Role

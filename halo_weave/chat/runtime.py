@@ -16,13 +16,13 @@ from math import inf
 from threading import Condition, Event, Lock
 from typing import Any, Literal
 
+from halo_weave.chat.capture import DeleteRecordings, NewRecorder, TurnRecorder
 from halo_weave.chat.drafts import DraftWriter
 from halo_weave.chat.event_hub import EventHubs
 from halo_weave.chat.events import ReplyNotStored, WindowChanged
 from halo_weave.chat.open_window import OpenWindow
 from halo_weave.chat.privacy import check_private, remote_scope
 from halo_weave.chat.prompt import PromptBuilder, SystemPrompt
-from halo_weave.chat.recorder import DeleteRecordings, NewRecorder, TurnRecorder
 from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.core.resurrection import RecallHit
@@ -41,7 +41,7 @@ from halo_weave.errors import (
 )
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import SHARED_KEY, Settings
-from halo_weave.store.coordination import RemoteChange, SingleProcess
+from halo_weave.store.database import RemoteChange, SingleProcess
 from halo_weave.store.records import OWNER, OWNER_NAME, PERSONA, Access, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from halo_weave.chat import events
 from halo_weave.chat.attention_tracker import AttentionTracker
+from halo_weave.chat.capture import NullRecorder, TurnRecorder
 from halo_weave.chat.documents import attach, document_cost
 from halo_weave.chat.injection import InjectionPlan, plan_injection
 from halo_weave.chat.open_window import (
@@ -24,11 +25,10 @@ from halo_weave.chat.open_window import (
 )
 from halo_weave.chat.prompt import parse_tool_declarations
 from halo_weave.chat.recall_plan import NOTHING_RECALLED, RecallResult
-from halo_weave.chat.recorder import NullRecorder, TurnRecorder
 from halo_weave.chat.reply import THOUGHT, TOOL, UNFINISHED, ReplyKind, ReplyParser, ReplyToken
 from halo_weave.chat.reply_storage import store_attribution, store_reply
 from halo_weave.chat.runtime import Runtime
-from halo_weave.chat.tools.calls import ToolCall
+from halo_weave.chat.tools.calls import NativeTools, ToolCall
 from halo_weave.chat.tools.memory_requests import (
     MemoryRequest,
     file_entry,
@@ -37,7 +37,6 @@ from halo_weave.chat.tools.memory_requests import (
     save_user_request,
     saved_memories_note,
 )
-from halo_weave.chat.tools.native_tools import NativeTools
 from halo_weave.chat.tools.structured_memory import SnapshotChunk
 from halo_weave.chat.transcript import MIN_USED_SHARE
 from halo_weave.chat.turn_request import ClientOptions, TurnRequest

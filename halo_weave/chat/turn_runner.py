@@ -45,7 +45,7 @@ from halo_weave.chat.turn_request import (
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.engines.base import Sampling
 from halo_weave.errors import AnotherModel, BadInput, BadSetting, HaloWeaveError, ServerFailed, StoreError
-from halo_weave.store.coordination import RemoteChange
+from halo_weave.store.database import RemoteChange
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT = 10.0  # seconds to wait for a reply to be stored when the program ends

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from datetime import UTC, datetime
 
+from halo_weave.chat.capture import DeleteRecordings, NewRecorder
 from halo_weave.chat.chunks import Chunks
 from halo_weave.chat.documents import Documents
 from halo_weave.chat.injection import Injection, inject_snapshot
@@ -14,7 +15,6 @@ from halo_weave.chat.models import Calibrate, Engines, Models, OpenModel, Rememb
 from halo_weave.chat.people import People
 from halo_weave.chat.prefetch import Prefetcher
 from halo_weave.chat.presets import Presets
-from halo_weave.chat.recorder import DeleteRecordings, NewRecorder
 from halo_weave.chat.reply_storage import recover_drafts
 from halo_weave.chat.runtime import OpenEngine, Runtime
 from halo_weave.chat.tools.notes import Notes

@@ -115,7 +115,7 @@ class Chat:
                 self.have_read()
 
     def read(self, tokens: int) -> None:
-        """The model reads so many tokens before it speaks; in a terminal a line says so, until something else is shown."""
+        """In a terminal, show how many tokens the model has to read, until something else is shown."""
         self.have_read()
         if tokens and self.console.is_terminal:
             words = plain(f"reading {with_count(tokens, 'token')}…", QUIET)
@@ -123,7 +123,7 @@ class Chat:
             self.reading.start()
 
     def have_read(self) -> None:
-        """The line is erased."""
+        """Erase that line."""
         if self.reading is not None:
             self.reading.stop()
             self.reading = None
@@ -302,7 +302,7 @@ class Chat:
         self.go(self.weave.windows.create(name))
 
     def attach(self, name: str) -> None:
-        """The file is read and counted now, and stored with the next message."""
+        """Read the file and count its tokens; it is stored with the next message."""
         if name:
             path = Path(name).expanduser()
             try:
@@ -333,7 +333,7 @@ class Chat:
         self.print_dim(f"Now in {window.name}.")
 
     def model(self, name: str) -> None:
-        """What is said goes on with another model; Ctrl-C leaves the one that is on its way."""
+        """Change the model; Ctrl-C stops loading it."""
         models = self.weave.models
         if name:
             with progress_bar() as telling, _on_interrupt(models.stop):
@@ -370,7 +370,7 @@ def _shortened(text: str) -> str:
 
 
 def first_window(weave: Weave, name: str | None) -> WindowRecord:
-    """The one asked for, the one spoken in last, or a new one."""
+    """The requested window, the most recently used one, or a new one."""
     if name:
         return weave.windows.find(name)
     known = weave.windows.list()
@@ -397,7 +397,7 @@ def _on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def _typed(console: Console) -> Iterator[str]:
-    """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends. Bytes that are not text become a replacement character."""
+    """Lines from the keyboard until Ctrl-D, or from a pipe until it ends. Invalid bytes become replacement characters."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     if not sys.stdin.isatty():
@@ -423,7 +423,7 @@ def chat(
         str | None, typer.Option("--window", help="Name or id of a window. Default: the one used last.")
     ] = None,
 ) -> None:
-    """Talk in the terminal. /help shows what else it can do."""
+    """Chat in the terminal. /help lists the commands."""
     if sys.stdin is None:
         raise BadInput(
             "Standard input is closed, so nothing can be said. Run this in a terminal or with a pipe."

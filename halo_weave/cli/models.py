@@ -46,7 +46,7 @@ Name = Annotated[
 
 @app.command()
 def pull(name: Name = None, as_json: Json = False) -> None:
-    """Download a model, checked; what is there already is kept, and what was interrupted goes on."""
+    """Download a model and check it. Files that are complete are kept; an interrupted download continues."""
     wanted: list[CatalogueEntry | HubReference | None] = [None, catalogue.DEFAULT_EMBEDDER]
     if name:
         found = inventory.find_model(name)
@@ -82,7 +82,7 @@ def pull(name: Name = None, as_json: Json = False) -> None:
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """List models: those of the catalogue, those on this machine, and what fits its memory."""
+    """List models: the catalogue, those on this machine, and which fit into its memory."""
     memory = machine_memory()
     listed = inventory.listed_models(memory)
     advised = [one.name for one in catalogue.recommended(memory)]
@@ -120,7 +120,7 @@ def models(as_json: Json = False) -> None:
 def doctor(
     model: Model = None, context: Context = None, kv_type: KvCacheType = None, as_json: Json = False
 ) -> None:
-    """Say what the model runs on: llama.cpp, processor, GPU, memory; and what would make it faster."""
+    """Show llama.cpp, processor, GPU and memory, and what would make the model faster."""
     options = options_of(read_config(), model=model, embedder="off", context=context, kv_type=kv_type)
     memory = machine_memory()
     build = inspect_build(library.load())
@@ -161,7 +161,7 @@ def doctor(
 
 
 def _weights_told(model: Path | str | None, memory: int, context: int | None, kv_type: Any) -> dict[str, Any]:
-    """What the chosen model will take; one of the catalogue need not be pulled for that."""
+    """The memory that the chosen model will need; a catalogue model need not be downloaded for that."""
     found = inventory.find_model(str(model)) if model else catalogue.default_model(memory, machine_cores())[0]
     path = inventory.local_path(found)
     if path:
@@ -191,13 +191,13 @@ app.add_typer(cache, name="cache")
 
 @cache.command()
 def status(data: Data = None, as_json: Json = False) -> None:
-    """How much lies on disk."""
+    """Show the size of the KV cache on disk."""
     _print_use(disk_use(_folder(data)), as_json, "{0} in {1} files in {2}")
 
 
 @cache.command()
 def clear(data: Data = None, as_json: Json = False) -> None:
-    """Delete it all. Conversations stay; their models read them again once."""
+    """Delete the KV cache on disk. Conversations stay; their models read them once more."""
     _print_use(clear_disk(_folder(data)), as_json, "Deleted {0} in {1} files in {2}")
 
 

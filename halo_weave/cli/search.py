@@ -54,7 +54,7 @@ EmbedderFile = Annotated[
 def open_search(
     store: SqlStore, embedder: str | None, *, writes: bool = False, image: Path | None = None
 ) -> Iterator[MemorySearch]:
-    """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
+    """Open search for one command: wait for the embedder, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder, store.folder)
     opened = None if chosen == "off" else lambda: open_embedder(chosen)
     recall = MemorySearch(store, opened, writes=writes, akin=related_words_folder(), image=image)
@@ -153,7 +153,7 @@ def search(
 
 
 def _settings(store: SqlStore, window: str | None) -> Settings:
-    """Those of the memory, or of a window in it."""
+    """The settings of the memory, or of a window in it."""
     record = store.window(window) if window else None
     return effective_settings(store, record, configured_settings(read_config()))
 
@@ -161,7 +161,8 @@ def _settings(store: SqlStore, window: str | None) -> Settings:
 def _would_resurrect(
     store: SqlStore, recall: MemorySearch, words: str, budget: int, window: str | None, only: SearchFilter
 ) -> tuple[dict[ChunkKey, RecallHit], RecallPlan]:
-    """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
+    """Plan recall as in a turn: by the stored settings, and only hits that are similar enough. In a window, live chunks
+    are left out."""
     record = store.window(window) if window else None
     hits, plan, _ = search_and_plan_recall(
         words,
@@ -206,7 +207,7 @@ def tag(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tag a chunk. Without --tags: the tags that it has."""
+    """Tag a chunk. Without --tags: show its tags."""
     chunk = ChunkKey.parse(key)
     with open_to_read(data) if tags is None else open_to_change(data) as store:
         store.chunk(chunk)
@@ -220,7 +221,7 @@ def tag(
 
 @app.command()
 def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = False) -> None:
-    """Embed all of memory, anew if the embedder is another one. It can be stopped and run again."""
+    """Embed all of memory again, also with another embedder. It can be stopped and run again."""
     config = read_config()
     folder = folder_of(config, data)
     file = embedder_of(config, embedder, folder)
@@ -244,7 +245,7 @@ def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = Fa
 
 @app.command()
 def calibrate(data: Data = None, model: Model = None, as_json: Json = False) -> None:
-    """Find out anew which heads of a model look at what its words are taken from."""
+    """Recalibrate the model's retrieval heads."""
     options = options_of(read_config(), data=data, model=model, embedder="off")
     with progress_bar() as telling, closing(open_engine(options, telling)) as engine:
         found, name = calibrate_engine(options, engine, telling, force=True), engine.info.name
@@ -275,7 +276,7 @@ def why(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """What happened to a chunk, which replies used it, and what the reply that it belongs to used."""
+    """Show the history of a chunk, which replies used it, and what its own reply used."""
     named = ChunkKey.parse(key)
     with open_to_read(data) as store:
         record, history = store.chunk(named), store.history(key=named)

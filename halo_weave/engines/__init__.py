@@ -70,4 +70,4 @@ ENGINES: dict[str, _OpenEngine] = {
     "kobold": _open_kobold,
     "openai": _open_openai,
 }
-REMOTE_ENGINES = ("kobold", "openai")  # those that need the address of a server
+REMOTE_ENGINES = ("kobold", "openai")  # engines that need the address of a server

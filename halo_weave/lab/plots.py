@@ -14,11 +14,11 @@ from halo_weave.errors import BadInput
 from halo_weave.lab.replay import ReplayResult, replay
 
 KINDS = ("png", "svg")
-MOST_LINES = 40  # chunks whose brightness is drawn one by one
+MOST_LINES = 40  # chunks whose brightness is drawn as single lines
 
 
 def write_plots(recording: StoredCapture, done: Mapping[str, ReplayResult], folder: Path) -> list[Path]:
-    """Brightness over time, what slept when, survival by age, and who looked at whom; each as PNG and as SVG."""
+    """Plot brightness over time, pruning, survival by age, and attribution; each as PNG and as SVG."""
     plt = _matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
     written = []
@@ -29,7 +29,7 @@ def write_plots(recording: StoredCapture, done: Mapping[str, ReplayResult], fold
         ("looks", _looks(plt, recording)),
     ):
         for axis in figure.axes:
-            if axis.get_xlabel():  # turns, ages and chunks are counted
+            if axis.get_xlabel():  # axes of counts
                 axis.xaxis.get_major_locator().set_params(integer=True)
         for kind in KINDS:
             place = folder / f"{name}.{kind}"
@@ -90,7 +90,7 @@ def _survival(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
 
 
 def _looks(plt: Any, recording: StoredCapture) -> Any:
-    """Each reply is a row, each chunk that was live a column: what the reply took from it."""
+    """A matrix of attribution: replies by live chunks."""
     looks = replay(recording, uses=True).uses
     keys = sorted({key for reply in looks for key in reply}, key=_place)
     columns = {key: i for i, key in enumerate(keys)}

@@ -22,12 +22,12 @@ from halo_weave.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPrune:
-    """A chunk that fell asleep in a replay."""
+    """A chunk that was pruned in a replay."""
 
-    turn: int  # of the capture, from 0 on
+    turn: int  # turn of the capture, from 0 on
     key: ChunkKey
     brightness: float
-    age: int  # in turns of the capture since it was first live
+    age: int  # age in turns of the capture since it was first live
     why: str
 
 
@@ -37,13 +37,11 @@ class ReplayResult:
 
     slept: list[ReplayedPrune] = field(default_factory=list)
     woken: list[tuple[int, ChunkKey]] = field(default_factory=list)
-    brightness: list[dict[ChunkKey, float]] = field(default_factory=list)  # of what is live after each turn
+    brightness: list[dict[ChunkKey, float]] = field(default_factory=list)  # live tokens after each turn
     texts: dict[ChunkKey, str] = field(default_factory=dict)
-    uses: list[dict[ChunkKey, float]] = field(
-        default_factory=list
-    )  # what each reply took, if it was asked for
+    uses: list[dict[ChunkKey, float]] = field(default_factory=list)  # attribution of each reply, if requested
     rows: int = 0
-    woken_tokens: int = 0  # that a model would read anew, or bring back from its cache
+    woken_tokens: int = 0  # tokens that a model would read again, or put back from its cache
 
 
 def replay(
@@ -53,11 +51,11 @@ def replay(
     budget: int | None = None,
     uses: bool = False,
 ) -> ReplayResult:
-    """The capture with a strategy and a budget; with those of the capture where they are not given.
+    """Replay the capture with a strategy and a budget, by default those of the capture.
 
-    With the captured strategy and budget it is exactly what happened. With others, rows are limited to what is live in the
-    replay; what the captured window had put to sleep already got no attention in it, and only what woke up there
-    wakes up here.
+    With the captured strategy and budget the result is exactly what happened. With others, rows are limited to what is
+    live in the replay: what the captured window had pruned got no attention there, and only what it resurrected is
+    resurrected.
     """
     run = _Run(strategy, budget, recording.calibration, uses)
     for turn in recording:
@@ -72,8 +70,10 @@ class _Run:
         self.strategy, self.budget, self.calibration, self.uses = strategy, budget, calibration, uses
         self.window: WorkingSet | None = None
         self.asleep: dict[ChunkKey, LiveChunk] = {}
-        self.there: dict[ChunkKey, tuple[int, int]] = {}  # live in the captured window: start and tokens
-        self.columns: _Columns | None = None  # of the captured rows, for the replay's tokens
+        self.there: dict[
+            ChunkKey, tuple[int, int]
+        ] = {}  # chunks that are live in the captured window: start and tokens
+        self.columns: _Columns | None = None  # columns of the captured rows, for the replay's tokens
         self.born: dict[ChunkKey, int] = {}
         self.done = ReplayResult()
         self.number = -1
@@ -136,7 +136,7 @@ class _Run:
     # What happened to the captured window
 
     def begin(self, live: list[LiveChunk], step: Mapping[str, Any]) -> None:
-        """What the user did between two turns is done here too."""
+        """Begin a turn: also apply what the user did between two turns."""
         chosen = Settings().restored(step["settings"])
         self.same = self.strategy in (None, chosen.strategy)
         own = chosen if self.strategy is None else replace(chosen, strategy=self.strategy)
@@ -180,7 +180,7 @@ class _Run:
         self.columns = None
 
     def remove(self, keys: list[ChunkKey]) -> None:
-        """Put to sleep by the user or deleted; what the captured window pruned is for the replay to decide."""
+        """Prune or delete by the user; what the captured window pruned for its budget is for the replay to decide."""
         window = self.window
         assert window is not None
         for key in keys:
@@ -238,7 +238,7 @@ class _Run:
         self.done.texts |= texts
 
     def fitted(self, row: AttentionRow) -> AttentionRow:
-        """A row of the captured window over what is live in the replay."""
+        """A row of the captured window, over what is live in the replay."""
         window = self.window
         assert window is not None
         if self.columns is None:
@@ -248,9 +248,9 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Where the replay's chunk tokens stand in the captured rows. The reply's tokens come after them in both."""
+    """Maps the replay's chunk tokens to columns of the captured rows. The reply's tokens come after them in both."""
 
-    places: Offsets | None  # -1: not there; None: both windows hold the same
+    places: Offsets | None  # -1: missing; None: both windows have the same
     captured: int  # tokens of the captured chunks
 
     @classmethod
@@ -277,9 +277,9 @@ class _Columns:
         if self.places is None:
             return row
         seen = row.tokens.size
-        if seen >= self.captured:  # of the reply: all chunks and what was said of it so far
+        if seen >= self.captured:  # for the reply: all chunks and its tokens so far
             places = np.concatenate([self.places, np.arange(self.captured, seen)])
-        else:  # of the user's turn, up to one of its own tokens
+        else:  # for the user's turn, up to one of its tokens
             places = self.places[: len(self.places) - (self.captured - seen)]
         tokens = np.where(places >= 0, row.tokens[places], np.float32(0))
         left = float(tokens.sum()) + row.frames + row.system
@@ -299,7 +299,7 @@ class _Columns:
 def compare_strategies(
     recording: StoredCapture, strategies: Sequence[str], budget: int | None
 ) -> tuple[dict[str, ReplayResult], dict[str, Any]]:
-    """The replays, and what they came to."""
+    """Replay with each strategy, and compare the results."""
     done, told = {}, {}
     for name in strategies:
         began = time.perf_counter()
@@ -320,7 +320,7 @@ def compare_strategies(
 
 
 def _agreement(done: Mapping[str, ReplayResult]) -> dict[str, float]:
-    """For each pair, the mean over turns of what both keep live, of what either does."""
+    """For each pair of strategies, the mean over turns of (live in both) / (live in either)."""
     found = {}
     for one, other in combinations(done, 2):
         shares = [

@@ -23,7 +23,7 @@ REF = "#/components/schemas/{model}"
 def describe_events(
     events: Iterable[tuple[str, type[BaseModel]]], example: str, *, numbered: bool = True
 ) -> dict[str, Any]:
-    """What one event looks like, for the description of the API: its name, and what its data is as JSON."""
+    """The events of a stream for the API description: name, and data as JSON."""
     number = {"type": "string", "description": "Name it as Last-Event-ID to go on after it."}
     more = {"id": number} if numbered else {}
     kinds = [
@@ -51,11 +51,11 @@ def describe_events(
 async def follow_events(
     hub: EventHub, after: str | None, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """Everything after an event, then what comes, until the hub is closed."""
+    """The events after an event, then new ones, until the hub is closed."""
     woken = asyncio.Event()
     with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)):
         place = hub.place(after)
-        yield b"retry: 1000\n\n"  # the headers and this tell the client that it is heard
+        yield b"retry: 1000\n\n"  # confirms the connection to the client
         while True:
             woken.clear()
             ended = hub.closed
@@ -74,7 +74,7 @@ async def follow_events(
 async def poll_on_events(
     pieces: Generator[bytes, None, None], hub: EventHub, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """A generator that never waits, read again after each event of a hub; it gives nothing where nothing has come."""
+    """Read a generator that never waits, again after each event of a hub."""
     woken = asyncio.Event()
     try:
         with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)):
@@ -95,7 +95,7 @@ async def poll_on_events(
 
 
 class StreamedBody(Response):
-    """A body that is made while it is sent. When the client goes, its source is closed at once."""
+    """A body that is generated while it is sent. When the client disconnects, its source is closed at once."""
 
     def __init__(
         self, source: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str] | None = None
@@ -137,7 +137,7 @@ class EventStream(StreamedBody):
 async def iterate_in_threads(
     pieces: Generator[bytes, None, None], first: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
-    """A generator that works in threads, read from the event loop; closed when its reader goes."""
+    """Read a blocking generator in threads, from the event loop; close it when its reader stops."""
     try:
         if first:
             yield first

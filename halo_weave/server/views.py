@@ -20,7 +20,7 @@ from halo_weave.store.records import PUBLIC_EVENT_KINDS, VectorGeneration
 
 
 class ReplySource(Output):
-    """What a reply took from a chunk, or that the chunk woke up for the question and was not used."""
+    """What a reply took from a chunk, or that the chunk was resurrected for it and not used."""
 
     key: KeyText
     start: Number
@@ -131,7 +131,7 @@ class ReplySources(Output):
 
 
 class ModelChange(Output):
-    """A model on its way, or the last one that was wanted."""
+    """A model that is being loaded, or the last one that was requested."""
 
     model: str = Field(description="As it was asked for; empty: the one that the server starts with.")
     state: ChangeStage
@@ -173,7 +173,7 @@ class ModelView(Output):
 
     @classmethod
     def of(cls, now: ModelState, note: str) -> ModelView:
-        """`note`: what should be known of the model."""
+        """`note`: a note about the model for the user."""
         info, change = now.info, now.change
         told: dict[str, Any] = {}
         if now.state == "ready":
@@ -220,7 +220,7 @@ class AvailableModels(Output):
     any_path: bool = Field(description="Whether the path of any file may be asked for.")
 
 
-MAX_PASSED_OVER = 20  # of what there is no room for
+MAX_PASSED_OVER = 20  # chunks that do not fit
 
 
 class RecallPreviewChunk(Output):
@@ -291,7 +291,7 @@ class TimelineEvent(Output):
 
 
 class WindowTimeline(Output):
-    """What was said in a window, without the words, and what became of it."""
+    """The turns of a window without text, and what happened to their chunks."""
 
     turns: list[Number] = Field(description="Of the current branch, in order.")
     keys: list[KeyText] = Field(
@@ -313,7 +313,7 @@ def _window_name(window: Any, info: ValidationInfo) -> str:
 
 
 def _nested(*path: str) -> Any:
-    """A field that lies deeper in the value it is read from."""
+    """A field that is deeper in the value it is read from."""
     return Field(validation_alias=AliasPath(*path))
 
 
@@ -493,7 +493,7 @@ class ContextStats(Output):
 
 
 class WindowContext(Output):
-    """Exactly what the model sees, in time order."""
+    """Exactly what the model reads, in order of time."""
 
     window: str
     version: int

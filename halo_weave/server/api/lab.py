@@ -20,7 +20,7 @@ from halo_weave.server.service import Service
 
 BudgetQuery = Annotated[int | None, Query(ge=0, le=10**6, description="As in the capture if not given.")]
 CaptureNameQuery = Annotated[str, Query(max_length=200, description="Of the capture; the last one if empty.")]
-MAX_MEGABYTES = 200  # of a capture that is replayed while somebody waits
+MAX_MEGABYTES = 200  # largest capture that a request may replay
 
 
 class CaptureView(Output):

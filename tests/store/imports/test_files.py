@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from halo_weave.core import placeholder_tokens
+from halo_weave.core import chunking
 from halo_weave.errors import ImportRefused
 from halo_weave.store.third_party import reader
 from tests.store.imports.conftest import NOW, heard, sample
@@ -212,7 +212,7 @@ def test_a_long_message_is_cut_into_chunks_that_can_wake_up(store, load):
     load([mapping(words, "ok")])
     chunks = store.turn(1)
     assert "".join(one.chunk.text for one in chunks) == words
-    assert max(len(one.chunk) for one in chunks) <= placeholder_tokens.LARGEST
+    assert max(len(one.chunk) for one in chunks) <= chunking.LARGEST
     assert all(one.chunk.text.endswith(".") for one in chunks)
 
 
