@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from halo_weave.chat import Weave
 from halo_weave.chat.capture import CaptureWriter, TurnRecorder, drop_captures
@@ -17,10 +18,12 @@ from halo_weave.chat.tools.notes import Notes
 from halo_weave.chat.tools.structured_memory import SnapshotChunk, SnapshotSearch, StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
-from halo_weave.engines import ENGINES, REMOTE_ENGINES
 from halo_weave.engines.base import Embedder, Engine, SearchFilter
 from halo_weave.engines.calibration import load_calibration, load_or_calibrate, pending_calibration
 from halo_weave.engines.engine_list import EngineList, NamedEngine
+from halo_weave.engines.llama import library
+from halo_weave.engines.llama.cache_files import DiskUse, clear_disk, disk_use
+from halo_weave.engines.llama.devices import ADVICE, LlamaBuild, inspect_build
 from halo_weave.engines.no_model import NoModelEngine
 from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreError, StoreTooNew
 from halo_weave.models import catalogue
@@ -36,7 +39,7 @@ from halo_weave.paths import (
     related_words_folder,
 )
 from halo_weave.search.embedding_worker import reindex
-from halo_weave.search.llama_embedder import default_embedder_file, open_embedder
+from halo_weave.search.llama_embedder import LlamaEmbedder, default_embedder_file, open_embedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.state_file import changed_models, mark_model_in_use, remember_embedder, remember_model
@@ -72,7 +75,7 @@ class Options:
     model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
     remembered: str | None = None  # chosen in an earlier run; used if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
-    engine: str = "llama"  # one of `engines.ENGINES`
+    engine: str = "llama"  # one of `ENGINES`
     url: str = ""  # of the server, for an engine elsewhere
     model_name: str = ""  # as the server knows the model
     shadow_model: str = ""  # the shadow model: a file, a name or "off"; empty: the smallest of the catalogue
@@ -268,8 +271,69 @@ def move_memory(
         return store.stats(), transfer_memory(store, target, progress=progress)
 
 
+class _OpenEngine(Protocol):
+    def __call__(
+        self, model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
+    ) -> Engine: ...
+
+
+def _open_llama(
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.engines.llama.devices import check_memory
+    from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
+    from halo_weave.models.inventory import chosen_weights, title_of
+
+    path = chosen_weights(model, progress)
+    if check_fits:
+        check_memory(path, limits.get("context"), limits.get("kv_type") or "f16")
+    progress("Loading the model", 0, 0)
+    return LlamaEngine(path, limits=EngineLimits(**limits), name=title_of(path))
+
+
+def _open_kobold(
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.engines.kobold import KoboldEngine
+
+    progress("Asking the server for its model", 0, 0)
+    client = f"{platform.node()} {limits.get('cells')}"
+    return KoboldEngine(limits["url"], limits.get("key") or "", client=client, context=limits.get("context"))
+
+
+def _open_openai(
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.engines.openai import OpenAiEngine
+
+    shadow_model = None
+    if limits.get("shadow_model") != "off":
+        shadow_model = limits["open_shadow_model"](limits.get("shadow_model") or None, progress)
+    try:
+        progress("Asking the server for its model", 0, 0)
+        return OpenAiEngine(
+            limits["url"],
+            limits.get("key") or "",
+            model=limits.get("model_name") or "",
+            shadow_model=shadow_model,
+            context=limits.get("context"),
+        )
+    except BaseException:
+        if shadow_model is not None:
+            shadow_model.close()
+        raise
+
+
+ENGINES: dict[str, _OpenEngine] = {
+    "llama": _open_llama,
+    "kobold": _open_kobold,
+    "openai": _open_openai,
+}
+REMOTE_ENGINES = ("kobold", "openai")  # engines that need the address of a server
+
+
 def open_engine(options: Options, progress: Progress = _silent, *, check_fits: bool = False) -> Engine:
-    """Open an engine. `careful`: refuse a model that needs more memory than this machine has, before loading it."""
+    """Open an engine. `check_fits`: refuse a model that needs more memory than this machine has, before loading it."""
     names = ("context", "threads", "gpu_layers", "kv_type", "batch")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
     if options.disk_cache is not None:
@@ -394,3 +458,23 @@ def snapshot_search(store: SqlStore, recall: MemorySearch) -> SnapshotSearch:
         ]
 
     return search
+
+
+def open_local_embedder(file: Path | None) -> LlamaEmbedder:
+    """Open an embedder for one command; None: the default one."""
+    return open_embedder(file)
+
+
+def inspect_llama() -> tuple[LlamaBuild, Mapping[str, str]]:
+    """The llama.cpp of this process (version, backends, devices), and how to install one that uses a GPU."""
+    return inspect_build(library.load()), ADVICE
+
+
+def cache_use(data: Path) -> DiskUse:
+    """The size of the KV cache on disk."""
+    return disk_use(kv_cache_folder(data))
+
+
+def clear_cache(data: Path) -> DiskUse:
+    """Delete the KV cache on disk. Returns its size before."""
+    return clear_disk(kv_cache_folder(data))

@@ -99,7 +99,7 @@ class TurnVersion:
 class Branches:
     """The methods of `weave.turns` that need no model."""
 
-    _system: Runtime
+    _runtime: Runtime
 
     def add(
         self, window_id: str, said: Sequence[tuple[Role, str]], *, after: int | None = None
@@ -108,48 +108,48 @@ class Branches:
 
         `after`: the turn that they follow, instead of the last one; 0: none.
         """
-        with self._system.exclusive_change(window_id):
+        with self._runtime.exclusive_change(window_id):
             if after:
-                checkout_turn(self._system, window_id, after)
+                checkout_turn(self._runtime, window_id, after)
             added = [
                 self._add(window_id, role, text, after if not i else None)
                 for i, (role, text) in enumerate(said)
             ]
-        self._system.recall.embed_soon()
+        self._runtime.recall.embed_soon()
         return added
 
     def recognise(
         self, history: Sequence[tuple[Role, str]], window_id: str | None = None
     ) -> KnownHistory | None:
         """Find where a history that an API client sends was said, and how many of its messages are stored here."""
-        return match_history(self._system.store, history, window_id)
+        return match_history(self._runtime.store, history, window_id)
 
     def chat(self, name: str, window_id: str | None = None) -> str | None:
         """The window that an API client knows by this chat name. With `window_id`, the name belongs to that window from
         now on."""
         if window_id is not None:
-            self._system.store.name_chat(name, window_id)
+            self._runtime.store.name_chat(name, window_id)
             return window_id
-        return self._system.store.chat_window(name)
+        return self._runtime.store.chat_window(name)
 
     def last_of(self, window_id: str, turn_id: int) -> int:
         """A turn of this window by its id. If it was never stored because it was empty, the turn before it."""
-        self._system.window(window_id)
-        found = self._system.store.turn_record(turn_id)
+        self._runtime.window(window_id)
+        found = self._runtime.store.turn_record(turn_id)
         if found.window != window_id:
             raise UnknownWindow(f"Turn {turn_id} is of another window.")
         return found.id
 
     def replace(self, window_id: str, turn_id: int, text: str) -> TurnRecord:
         """Replace the text of a turn. The former text and the turns that followed stay stored on another branch."""
-        turn = self._system.store.turn_record(turn_id)
+        turn = self._runtime.store.turn_record(turn_id)
         return self.add(window_id, [(turn.role, text)], after=turn.parent or 0)[0]
 
     def siblings(self, window_id: str, turn_id: int) -> list[TurnVersion]:
         """All versions of this turn, this one included, in order of time."""
-        store = self._system.store
+        store = self._runtime.store
         turn = store.turn_record(turn_id)
-        self._system.window(window_id)
+        self._runtime.window(window_id)
         return [
             TurnVersion(
                 one.id,
@@ -164,7 +164,7 @@ class Branches:
 
     def switch(self, window_id: str, turn_id: int) -> TurnRecord:
         """Check out the branch that goes through this turn, up to its last turn."""
-        store = self._system.store
+        store = self._runtime.store
         last = store.turn_record(turn_id)
         while more := [turn for turn in store.followers(last.id, window_id) if turn.window == window_id]:
             last = more[-1]
@@ -172,62 +172,62 @@ class Branches:
 
     def rewind(self, window_id: str, turn_id: int) -> TurnRecord:
         """Make this turn the window's last one. The turns that followed are set aside and can be checked out again."""
-        system = self._system
-        with system.exclusive(window_id):
-            system.window(window_id)
-            last = system.store.turn_record(turn_id)
-            if last.window != window_id and not on_branch(system.store, window_id, turn_id):
+        runtime = self._runtime
+        with runtime.exclusive(window_id):
+            runtime.window(window_id)
+            last = runtime.store.turn_record(turn_id)
+            if last.window != window_id and not on_branch(runtime.store, window_id, turn_id):
                 raise BadInput(f"Turn {turn_id} is of another window. Branch off there.")
-            windows = system.store.switch(window_id, turn_id, now=system.now())
-        system.recall.embed_soon()
-        system.publish_changed({window_id, *windows})
-        return system.store.turn_record(turn_id)
+            windows = runtime.store.switch(window_id, turn_id, now=runtime.now())
+        runtime.recall.embed_soon()
+        runtime.publish_changed({window_id, *windows})
+        return runtime.store.turn_record(turn_id)
 
     def branch(self, window_id: str, turn_id: int, name: str | None = None) -> WindowRecord:
         """Create a new window that continues from this turn. Both windows share the turns up to it."""
-        system = self._system
-        with system.exclusive(window_id):
-            of = system.window(window_id)
-            system.store.check_owns(window_id)
-            if not on_branch(system.store, window_id, turn_id):
+        runtime = self._runtime
+        with runtime.exclusive(window_id):
+            of = runtime.window(window_id)
+            runtime.store.check_owns(window_id)
+            if not on_branch(runtime.store, window_id, turn_id):
                 raise BadInput(f"Turn {turn_id} is not on the current branch. Switch to it first.")
             texts = {"system_prompt": of.system_prompt, "user_name": of.user_name, "ai_name": of.ai_name}
-            record = system.store.create_window(
+            record = runtime.store.create_window(
                 name or f"{of.name[:180]} (branch)",
                 settings=of.settings,
                 tags=of.tags,
                 inherits=of.inherits,
-                now=system.now(),
+                now=runtime.now(),
                 **texts,
             )
-            system.store.switch(record.id, turn_id, now=system.now())
+            runtime.store.switch(record.id, turn_id, now=runtime.now())
             keys = [
                 chunk.key
-                for chunk in system.open_window(window_id).window.chunks
+                for chunk in runtime.open_window(window_id).window.chunks
                 if chunk.key.turn_id <= turn_id
             ]
-        with system.exclusive(record.id):
-            open_window = system.open_window_to_change(record.id)
+        with runtime.exclusive(record.id):
+            open_window = runtime.open_window_to_change(record.id)
             plan = open_window.plan_snapshot(keys, open_window.engine.info.context)
             if plan.chunks:
-                open_window.resurrect(plan, {}, now=system.now())
-        return system.window(record.id)
+                open_window.resurrect(plan, {}, now=runtime.now())
+        return runtime.window(record.id)
 
     def _add(self, window_id: str, role: Role, text: str, after: int | None) -> TurnRecord:
-        system = self._system
-        engine = system.model_in(window_id).engine
+        runtime = self._runtime
+        engine = runtime.model_in(window_id).engine
         tokens = engine.tokenize(text)
         if not len(tokens):
             raise BadInput("A turn without words cannot be added.")
-        ids = system.store.reserve(len(tokens) + 1)
-        place = after if after is not None else system.window(window_id).head
-        asked = system.store.turn_record(place) if place else None
+        ids = runtime.store.reserve(len(tokens) + 1)
+        place = after if after is not None else runtime.window(window_id).head
+        asked = runtime.store.turn_record(place) if place else None
         answers = asked.id if asked and asked.role is Role.USER and role is Role.ASSISTANT else None
         turn = ids.assistant_turn if role is Role.ASSISTANT else ids.user_turn
-        open_window = system.open_window_to_change(window_id)
+        open_window = runtime.open_window_to_change(window_id)
         size = open_window.settings.min_chunk_tokens
         chunks = chunk_turn(tokens, turn, role, ids.start, answers, min_chunk_tokens=size)
         live = [open_window.window.born(chunk) for chunk in chunks]
         kind = engine.info.tokenizer
-        system.store.append(window_id, live, tokenizer=kind, now=system.now(), after=after)
-        return system.store.turn_record(turn)
+        runtime.store.append(window_id, live, tokenizer=kind, now=runtime.now(), after=after)
+        return runtime.store.turn_record(turn)

@@ -130,8 +130,8 @@ class Document:
 class Documents:
     """`weave.documents`."""
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def most_bytes(self, window_id: str | None = None) -> int:
         """The size limit of a file, in bytes."""
@@ -153,8 +153,8 @@ class Documents:
     def counted(self, name: str, text: str, window_id: str | None = None) -> Document:
         """A text that was extracted before, with its token count."""
         limits, name = self._limits(window_id), document_name(name)
-        system = self._system
-        model = system.model if window_id is None else system.model_in(window_id)
+        runtime = self._runtime
+        model = runtime.model if window_id is None else runtime.model_in(window_id)
         tokens = len(model.engine.tokenize(text))
         if tokens > limits.document_tokens:
             raise DocumentRefused(
@@ -174,8 +174,8 @@ class Documents:
         return tuple(self.counted(one.name, one.text, window_id) for one in documents)
 
     def _limits(self, window_id: str | None) -> Settings:
-        system = self._system
-        return system.settings(None if window_id is None else system.window(window_id))
+        runtime = self._runtime
+        return runtime.settings(None if window_id is None else runtime.window(window_id))
 
 
 class _WithDocuments(Protocol):
@@ -188,7 +188,7 @@ class _WithDocuments(Protocol):
 
 
 def attach(
-    system: Runtime, open_window: OpenWindow, asked: _WithDocuments, user: int, *, whole: bool
+    runtime: Runtime, open_window: OpenWindow, asked: _WithDocuments, user: int, *, whole: bool
 ) -> Iterator[PrunePlan]:
     """Store the documents, one transaction each.
 
@@ -198,8 +198,8 @@ def attach(
     documents = asked.documents
     room = max(0, recall_room(open_window, user)) // 2  # the other half is for recall
     for place, document in enumerate(documents):
-        tokens, now = open_window.engine.tokenize(document.text), system.now()
-        ids = system.store.reserve(len(tokens))
+        tokens, now = open_window.engine.tokenize(document.text), runtime.now()
+        ids = runtime.store.reserve(len(tokens))
         chunks = chunk_turn(
             tokens,
             ids.user_turn,
@@ -209,7 +209,7 @@ def attach(
             max_chunk_tokens=open_window.settings.max_chunk_tokens,
         )
         live = [open_window.window.born(chunk) for chunk in chunks]
-        system.store.append(
+        runtime.store.append(
             open_window.record.id,
             live,
             tokenizer=open_window.engine.info.tokenizer,

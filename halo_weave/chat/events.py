@@ -44,7 +44,7 @@ class ResurrectedChunk(ChunkView):
     window_name: str
     speaker: str
     said: datetime
-    slept: bool  # whether it was pruned in this window; otherwise it comes from another one
+    pruned_here: bool  # whether it was pruned in this window; otherwise it comes from another one
     document: bool = False  # a part of a file that was attached; its name is the speaker
 
 

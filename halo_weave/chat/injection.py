@@ -20,8 +20,8 @@ PlanWithinRoom = Callable[[int], RecallPlan]  # plans the resurrection within so
 class Injection:
     """The chunks that were resurrected, and those pruned to make room."""
 
-    woken: tuple[ResurrectedChunk, ...] = ()
-    slept: tuple[PrunedChunk, ...] = ()
+    resurrected: tuple[ResurrectedChunk, ...] = ()
+    pruned: tuple[PrunedChunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +77,9 @@ def plan_injection(
 def inject_snapshot(open_window: OpenWindow, keys: Collection[ChunkKey], *, now: datetime) -> Injection:
     """Resurrect the chunks in the snapshot of an entry, most relevant first, within half of the budget."""
     plan = plan_injection(open_window, lambda room: open_window.plan_snapshot(keys, room), kept=keys)
-    slept = _make_room(open_window, plan, now)
+    pruned = _make_room(open_window, plan, now)
     return Injection(
-        open_window.resurrect(plan.recall, {}, now=now, by="memory") if plan.recall.chunks else (), slept
+        open_window.resurrect(plan.recall, {}, now=now, by="memory") if plan.recall.chunks else (), pruned
     )
 
 
@@ -87,11 +87,11 @@ def resurrect_for_user(open_window: OpenWindow, key: ChunkKey, *, now: datetime)
     """Resurrect and pin the chunk that the user asked for; its question or answer and the first chunk of its turn are
     resurrected, too."""
     plan = plan_injection(open_window, lambda room: _with_pairs(open_window, key, room), share=1.0)
-    slept = _make_room(open_window, plan, now)
-    woken = open_window.resurrect_for_user(key, now=now)
+    pruned = _make_room(open_window, plan, now)
+    resurrected = open_window.resurrect_for_user(key, now=now)
     pairs = tuple(one for one in plan.recall.chunks if one.key != key)
     also = open_window.resurrect(replace(plan.recall, chunks=pairs), {}, now=now) if pairs else ()
-    return Injection((woken, *also), slept)
+    return Injection((resurrected, *also), pruned)
 
 
 def _make_room(open_window: OpenWindow, plan: InjectionPlan, now: datetime) -> tuple[PrunedChunk, ...]:

@@ -127,18 +127,18 @@ class SystemStatus:
 class Memory:
     """`weave.memory`."""
 
-    def __init__(self, system: Runtime, embed_anew: Reembed | None, prefetcher: Prefetcher) -> None:
+    def __init__(self, runtime: Runtime, embed_anew: Reembed | None, prefetcher: Prefetcher) -> None:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
-        self._system, self._embed_anew, self._prefetcher = system, embed_anew, prefetcher
+        self._runtime, self._embed_anew, self._prefetcher = runtime, embed_anew, prefetcher
         self._embedding: EmbeddingState | None = None  # state of re-embedding with another embedder
         self._building: Thread | None = None
         self._closed = False
         self._importing: ImportState | None = None
 
-    def within(self, system: Runtime) -> Memory:
+    def within(self, runtime: Runtime) -> Memory:
         """The same operations, limited to what the person of this runtime may see and change."""
         other = copy(self)
-        other._system = system
+        other._runtime = runtime
         return other
 
     # Looking
@@ -157,22 +157,22 @@ class Memory:
 
         Chunks that have nothing to do with the text are left out, even if they are the best hits.
         """
-        system = self._system
+        runtime = self._runtime
         only = self._narrowed(only, window_id if only_window else None, tag)
-        settings = system.settings(system.window(window_id) if window_id else None)
-        hits = system.search(
+        settings = runtime.settings(runtime.window(window_id) if window_id else None)
+        hits = runtime.search(
             storable_text(text),
             window=window_id if only_window else None,
             limit=limit,
-            now=system.now(),
+            now=runtime.now(),
             user_weight=settings.user_weight,
             mmr_lambda=settings.mmr_lambda,
             only=only,
         )
-        live = system.open_window(window_id).live_keys if window_id else frozenset()
-        records = {record.key: record for record in system.store.chunks_by_key([hit.key for hit in hits])}
+        live = runtime.open_window(window_id).live_keys if window_id else frozenset()
+        records = {record.key: record for record in runtime.store.chunks_by_key([hit.key for hit in hits])}
         found = [hit for hit in hits if hit.key in records and is_related_hit(hit)]
-        tags = system.store.chunk_tags([hit.key for hit in found])
+        tags = runtime.store.chunk_tags([hit.key for hit in found])
         return [
             SearchResult(hit, records[hit.key], hit.key in live, tags=tags.get(hit.key, ())) for hit in found
         ]
@@ -189,25 +189,25 @@ class Memory:
     ) -> tuple[list[SearchResult], int]:
         """What a turn with this text would resurrect within a token budget, in the order of the plan, with token
         counts."""
-        system, text = self._system, storable_text(text)
+        runtime, text = self._runtime, storable_text(text)
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
-            open_window = system.open_window(window_id)
+            open_window = runtime.open_window(window_id)
             hits, plan, _ = open_window.plan_recall(
-                text, budget, search=system.search, now=system.now(), only=only
+                text, budget, search=runtime.search, now=runtime.now(), only=only
             )
         else:
             hits, plan, _ = search_and_plan_recall(
                 text,
                 budget,
-                system.settings(None),
-                store=system.store,
-                search=system.search,
-                now=system.now(),
+                runtime.settings(None),
+                store=runtime.store,
+                search=runtime.search,
+                now=runtime.now(),
                 only=only,
             )
-        records = {record.key: record for record in system.store.chunks_by_key(plan.keys)}
-        tags = system.store.chunk_tags(plan.keys)
+        records = {record.key: record for record in runtime.store.chunks_by_key(plan.keys)}
+        tags = runtime.store.chunk_tags(plan.keys)
         found = [
             SearchResult(
                 hits.get(one.key) or RecallHit(one.key, one.similarity),
@@ -223,12 +223,12 @@ class Memory:
     def _narrowed(self, only: SearchFilter, window_id: str | None, tag: str) -> SearchFilter:
         if window_id:
             only = only.within(frozenset({window_id}))
-        return only.with_tag(tag_filter(self._system.store, [tag])) if tag else only
+        return only.with_tag(tag_filter(self._runtime.store, [tag])) if tag else only
 
     def tags(self) -> list[TagCount]:
         """All tags of windows and chunks, sorted."""
-        windows = Counter(tag for one in self._system.store.windows() for tag in one.tags)
-        chunks = self._system.store.tag_counts()
+        windows = Counter(tag for one in self._runtime.store.windows() for tag in one.tags)
+        chunks = self._runtime.store.tag_counts()
         return [
             TagCount(tag, windows[tag], chunks.get(tag, 0)) for tag in sorted(windows.keys() | chunks.keys())
         ]
@@ -238,28 +238,28 @@ class Memory:
     ) -> Preview:
         """What would be resurrected for this text while it is being typed. Nothing is changed. `ahead`: also prefetch
         the next prompt, if the settings allow it."""
-        text, open_window = storable_text(text), self._system.open_window(window_id)
+        text, open_window = storable_text(text), self._runtime.open_window(window_id)
         tokens = len(open_window.engine.tokenize(text))
         room = recall_room(open_window, tokens, given=overrides.room)
-        speaker = self._system.speaker_name(open_window.record) if ahead else ""
+        speaker = self._runtime.speaker_name(open_window.record) if ahead else ""
         if ahead and room <= 0 and text.strip():
             self._prefetcher.request(window_id, text, speaker=speaker)
         if room <= 0 or not text.strip():
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
-        system = self._system
+        runtime = self._runtime
         hits, plan, near = open_window.plan_recall(
-            text, room, search=system.search, now=system.now(), overrides=overrides
+            text, room, search=runtime.search, now=runtime.now(), overrides=overrides
         )
         if ahead:
             self._prefetcher.request(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
-        texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
+        texts = {one.key: one.chunk.text for one in runtime.store.chunks_by_key(told)}
         over = max(0, tokens + plan.cost - context_room(open_window, open_window.window.size))
         return Preview(plan, hits, texts, tokens, near, over if overrides.room else 0)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
         """The embedder's name, and these texts embedded as search queries."""
-        embedder = self._system.recall.embedder(WAIT)
+        embedder = self._runtime.recall.embedder(WAIT)
         if embedder is None:
             raise EmbedderOff(
                 "There is no embedder: search goes by words. Start with --embedder to have one."
@@ -269,7 +269,7 @@ class Memory:
     def tokens(self, first: int, stop: int) -> list[PlacedToken]:
         """The tokens at these positions, without those of deleted chunks."""
         found = []
-        for record in self._system.store.chunks_between(first, stop):
+        for record in self._runtime.store.chunks_between(first, stop):
             chunk = record.chunk
             if record.gone or len(chunk) != chunk.span:
                 continue
@@ -281,15 +281,15 @@ class Memory:
 
     def check(self) -> None:
         """Raise an error if the memory cannot be read."""
-        self._system.store.sequence()
+        self._runtime.store.sequence()
 
     def stats(self) -> MemoryStats:
-        return self._system.store.stats()
+        return self._runtime.store.stats()
 
     def status(self) -> SystemStatus:
-        system = self._system
+        runtime = self._runtime
         return SystemStatus(
-            system.engine.info, system.recall.status(), system.store.stats(), system.calibration
+            runtime.engine.info, runtime.recall.status(), runtime.store.stats(), runtime.calibration
         )
 
     # Out of and into files
@@ -297,21 +297,21 @@ class Memory:
     @property
     def folder(self) -> Path:
         """The folder for temporary files, beside the memory."""
-        return self._system.store.folder
+        return self._runtime.store.folder
 
     @property
     def place(self) -> str:
         """Where the memory is: its folder, or its address."""
-        store = self._system.store
+        store = self._runtime.store
         return store.place if "://" in store.place else str(store.folder)
 
     def export(self, write: Callable[[str], object], *, subset: ExportFilter, vectors: bool) -> None:
         """Export the memory, or part of it, as JSON."""
-        self._system.store.export(write, now=self._system.now(), subset=subset, vectors=vectors)
+        self._runtime.store.export(write, now=self._runtime.now(), subset=subset, vectors=vectors)
 
     def tell(self, write: Callable[[str], object], form: ExportFormat, window_id: str | None = None) -> None:
         """One window or all of them in the form of another program."""
-        export_conversations(self._system.store, write, form, window_id)
+        export_conversations(self._runtime.store, write, form, window_id)
 
     def import_file(self, source: IO[bytes]) -> ImportResult:
         """Import the conversations in a file of any known program. What is stored already is skipped."""
@@ -321,12 +321,12 @@ class Memory:
 
         progress(0, 0)
         try:
-            brought = self._system.store.import_open_file(source, now=self._system.now(), progress=progress)
+            brought = self._runtime.store.import_open_file(source, now=self._runtime.now(), progress=progress)
         finally:
             self._importing = None
-        self._system.split_long_chunks()
-        self._system.remove_timestamps()
-        self._system.recall.embed_soon()
+        self._runtime.split_long_chunks()
+        self._runtime.remove_timestamps()
+        self._runtime.recall.embed_soon()
         return brought
 
     def importing(self) -> ImportState:
@@ -335,21 +335,21 @@ class Memory:
 
     def clear(self) -> None:
         """Delete everything. Refused while a reply is generated."""
-        system = self._system
-        windows = [record.id for record in system.store.windows()]
+        runtime = self._runtime
+        windows = [record.id for record in runtime.store.windows()]
         with ExitStack() as held:
             try:
                 for window_id in windows:
-                    held.enter_context(system.exclusive(window_id))
+                    held.enter_context(runtime.exclusive(window_id))
             except WindowBusy:
                 raise WindowBusy("A reply is being written. Stop it first.") from None
-            system.store.clear(confirm=True)
+            runtime.store.clear(confirm=True)
             for window_id in windows:
-                for engine in system.engines:
+                for engine in runtime.engines:
                     engine.forget(window_id)
-        system.delete_recordings()
-        system.recall.forget()
-        system.publish_deleted(windows)
+        runtime.delete_recordings()
+        runtime.recall.forget()
+        runtime.publish_deleted(windows)
 
     # Vectors
 
@@ -357,7 +357,7 @@ class Memory:
         """The progress of embedding."""
         if self._embedding is not None:
             return self._embedding
-        now, total = self._system.recall.status(), self._system.store.stats().chunks
+        now, total = self._runtime.recall.status(), self._runtime.store.stats().chunks
         state, wanted = now["state"], now.get("wanted", 0)
         busy = state == "loading" or wanted > 0
         return EmbeddingState(
@@ -382,11 +382,11 @@ class Memory:
             )
         if now.state == "running" and embedder is None:
             return now
-        older = self._system.recall.status().get("older") and self._embed_anew is not None
+        older = self._runtime.recall.status().get("older") and self._embed_anew is not None
         if now.state == "idle" and embedder is None and not older:
-            store = self._system.store
+            store = self._runtime.store
             store.request_embeddings([place.number for place in store.outline()])
-            self._system.recall.embed_soon()
+            self._runtime.recall.embed_soon()
             return self.embedding()
         if self._embed_anew is None:
             raise EmbedderOff(now.message or "There is no embedder: search goes by words.")
@@ -412,7 +412,7 @@ class Memory:
 
         try:
             embed_anew(embedder, progress)
-            self._system.recall.reopen()
+            self._runtime.recall.reopen()
             self._embedding = None
         except _Closing:
             pass
@@ -506,8 +506,8 @@ class MemoryStatus:
 class McpMemory:
     """`weave.library`: the operations behind the MCP tools. Thoughts, deleted chunks and other branches are left out."""
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def search(
         self,
@@ -520,7 +520,7 @@ class McpMemory:
         offset: int = 0,
     ) -> MemoryHits:
         """The best hits for the query, as many as fit into the token budget; at least one."""
-        system, query = self._system, storable_text(query)
+        runtime, query = self._runtime, storable_text(query)
         if not query.strip():
             raise BadInput("The query is empty. Say in words what to look for.")
         window_id, begin, end = (
@@ -528,13 +528,13 @@ class McpMemory:
             _moment(since, "since"),
             _moment(until, "until", end=True),
         )
-        settings = system.settings()
+        settings = runtime.settings()
         only = SearchFilter(since=begin, before=end + timedelta(microseconds=1) if end else None)
-        hits = system.search(
+        hits = runtime.search(
             query,
             window=window_id,
             limit=_MOST_HITS,
-            now=system.now(),
+            now=runtime.now(),
             user_weight=settings.user_weight,
             only=only,
         )
@@ -545,8 +545,8 @@ class McpMemory:
             for hit in hits
             if hit.key in near or ("asking" in hit.parts and hit.matters(settings.relevance_floor))
         ]
-        records = {one.key: one for one in system.store.chunks_by_key(hit.key for hit in hits)}
-        names = system.names()
+        records = {one.key: one for one in runtime.store.chunks_by_key(hit.key for hit in hits)}
+        names = runtime.names()
         found: list[MemoryHit] = []
         spent, place = 0, 0
         for place, hit in enumerate(hits):
@@ -577,7 +577,7 @@ class McpMemory:
         """A chunk with the turns around it."""
         if not 0 <= around <= _AROUND:
             raise BadInput(f"`around` is {around}; it goes from 0 to {_AROUND}.")
-        store, key = self._system.store, ChunkKey.parse(id)
+        store, key = self._runtime.store, ChunkKey.parse(id)
         record = store.chunk(key)
         if record.gone:
             raise UnknownChunk(f"Chunk {key} was forgotten, or is not part of the conversation any more.")
@@ -603,7 +603,7 @@ class McpMemory:
         """Turns in order of time."""
         if not 1 <= limit <= 100:
             raise BadInput(f"`limit` is {limit}; it goes from 1 to 100.")
-        turns = self._system.store.timeline(
+        turns = self._runtime.store.timeline(
             since=_moment(since, "since"),
             until=_moment(until, "until", end=True),
             window=self._window(window),
@@ -616,58 +616,58 @@ class McpMemory:
 
     def write(self, text: str, *, path: str = "", speaker: str = "") -> MemoryWritten:
         """Store a text in memory; with a path, save it in the structured memory."""
-        system, text = self._system, storable_text(text)
+        runtime, text = self._runtime, storable_text(text)
         if not text.strip() or len(text) > _LONGEST:
             raise BadInput(f"The text has {len(text):,} characters; it needs 1 to {_LONGEST:,}.")
         if path:
-            entry = self._tree().save(path, text, now=system.now())
+            entry = self._tree().save(path, text, now=runtime.now())
             return MemoryWritten(f"Saved under {entry.path}.", [], entry.path)
-        window = next((one for one in system.store.windows() if one.name == _WINDOW), None)
+        window = next((one for one in runtime.store.windows() if one.name == _WINDOW), None)
         if window is None:
-            window = system.store.create_window(_WINDOW, now=system.now())
+            window = runtime.store.create_window(_WINDOW, now=runtime.now())
         chunks = split_into_chunks([("answer", text)])
-        ids = system.store.reserve(sum(len(tokens) for tokens, _ in chunks))
+        ids = runtime.store.reserve(sum(len(tokens) for tokens, _ in chunks))
         said, start = [], ids.start
-        bright = system.settings(window).initial_brightness
+        bright = runtime.settings(window).initial_brightness
         for number, (tokens, _) in enumerate(chunks):
             chunk = Chunk(ChunkKey(ids.user_turn, number, Role.USER), start, tokens)
             said.append(LiveChunk(chunk, np.full(len(tokens), bright, np.float32)))
             start += len(tokens)
         name = " ".join(storable_text(speaker).split())[:200]
-        system.store.append(
-            window.id, said, tokenizer=TOKENIZER, now=system.now(), asleep=True, speaker=name or None
+        runtime.store.append(
+            window.id, said, tokenizer=TOKENIZER, now=runtime.now(), asleep=True, speaker=name or None
         )
-        system.recall.embed_soon()
-        system.publish_changed([window.id])
+        runtime.recall.embed_soon()
+        runtime.publish_changed([window.id])
         keys = [str(one.chunk.key) for one in said]
         return MemoryWritten(f"Kept in the window {_WINDOW!r}.", keys, "")
 
     def forget(self, id: str, *, undo: bool = False) -> MemoryForgotten:
         """Delete a chunk and what belongs to it, or undelete them."""
-        system, key = self._system, ChunkKey.parse(id)
-        record = system.store.chunk(key)
+        runtime, key = self._runtime, ChunkKey.parse(id)
+        record = runtime.store.chunk(key)
         keys = [
             one.key
-            for one in system.store.chunks_by_key(system.store.deletion_of(key))
+            for one in runtime.store.chunks_by_key(runtime.store.deletion_of(key))
             if _changes(one, undo)
         ]
         if not keys:
             state = "is there" if undo else "is forgotten already"
             return MemoryForgotten(f"Nothing changed: chunk {id} {state}.", [])
-        windows = system.store.undelete(keys, now=system.now()) if undo else system.delete(keys)
-        system.recall.embed_soon()
-        system.publish_changed({record.window, *windows})
+        windows = runtime.store.undelete(keys, now=runtime.now()) if undo else runtime.delete(keys)
+        runtime.recall.embed_soon()
+        runtime.publish_changed({record.window, *windows})
         did = "Remembered again" if undo else "Forgotten; undo brings it back"
         return MemoryForgotten(
             f"{did}: {len(keys)} chunk{'s' * (len(keys) > 1)}.", [str(one) for one in keys]
         )
 
     def status(self) -> MemoryStatus:
-        system = self._system
-        stats, recall = system.store.stats(), system.recall.status()
-        windows = [system.store.window_stats(one.id) for one in system.store.windows()]
+        runtime = self._runtime
+        stats, recall = runtime.store.stats(), runtime.recall.status()
+        windows = [runtime.store.window_stats(one.id) for one in runtime.store.windows()]
         times = [one.last_said for one in windows if one.last_said]
-        first = system.store.timeline(limit=1)
+        first = runtime.store.timeline(limit=1)
         return MemoryStatus(
             stats.turns,
             stats.chunks,
@@ -688,21 +688,21 @@ class McpMemory:
 
     def window_text(self, window: str, *, limit: int = 100) -> list[MemoryTurn]:
         """The last turns of a window's current branch."""
-        return self._told(self._system.store.branch(self._window(window) or "")[-limit:])
+        return self._told(self._runtime.store.branch(self._window(window) or "")[-limit:])
 
     def _window(self, name: str) -> str | None:
-        return find_window(self._system.store.windows(), name).id if name else None
+        return find_window(self._runtime.store.windows(), name).id if name else None
 
     def _tree(self) -> StructuredMemory:
-        if self._system.toolbox is None:
+        if self._runtime.toolbox is None:
             raise BadInput("There is no structured memory here. Write without a path.")
-        return self._system.toolbox.tree
+        return self._runtime.toolbox.tree
 
     def _told(self, turns: list[TurnRecord]) -> list[MemoryTurn]:
-        names = self._system.names()
+        names = self._runtime.names()
         told = []
         for turn in turns:
-            chunks = sorted(self._system.store.turn(turn.id), key=lambda one: one.chunk.start)
+            chunks = sorted(self._runtime.store.turn(turn.id), key=lambda one: one.chunk.start)
             there = [one for one in chunks if not one.gone and THOUGHT not in one.tags]
             if there:
                 text = b"".join(one.chunk.tokens.raw for one in there).decode("utf-8", errors="replace")

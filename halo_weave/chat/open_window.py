@@ -59,7 +59,7 @@ class ChunkOrigin:
     window: str
     speaker: str
     said: datetime
-    woken: Mapping[str, Any] | None = None
+    resurrect_reason: Mapping[str, Any] | None = None
     tags: tuple[str, ...] = ()
 
 
@@ -148,7 +148,7 @@ class OpenWindow:
                 item = replace(one, traces=None)
             live.append(item)
             open_window.note_origin(
-                item.chunk, ChunkOrigin(one.window, one.speaker, one.said, one.woken, one.tags)
+                item.chunk, ChunkOrigin(one.window, one.speaker, one.said, one.resurrect_reason, one.tags)
             )
         window.add(live)
         return open_window
@@ -515,7 +515,7 @@ class OpenWindow:
             view.chunk,
             view.brightness,
             view.pinned,
-            view.woken,
+            view.resurrect_reason,
             view.tool,
             view.thought,
             self._gap_before(planned.key),
@@ -529,7 +529,7 @@ class OpenWindow:
             window_name=self.names.get(record.window, ""),
             speaker=record.speaker,
             said=record.said,
-            slept=chunk.brightness is not None,
+            pruned_here=chunk.brightness is not None,
             document=DOCUMENT in record.tags,
         )
 
@@ -546,7 +546,9 @@ class OpenWindow:
             if live.pinned
             else live.brightness
         )
-        return ChunkView(live.chunk, bright, live.pinned, origin.woken, tool, thought, gap, thoughts, rank)
+        return ChunkView(
+            live.chunk, bright, live.pinned, origin.resurrect_reason, tool, thought, gap, thoughts, rank
+        )
 
     def _gap_before(self, key: ChunkKey) -> PrunedGap | None:
         starts, at = [chunk.start for chunk in self.window.chunks], self.window.at(key).chunk.start

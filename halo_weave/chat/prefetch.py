@@ -35,8 +35,8 @@ class _PrefetchRequest:
 class Prefetcher:
     """Prefetches in one thread for all windows. Of several requests for a window only the last one counts."""
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._changed = Condition()
         self._requests: dict[str, _PrefetchRequest] = {}
         self._thread: Thread | None = None
@@ -50,7 +50,7 @@ class Prefetcher:
         `text`: typed so far; `resurrect`: the chunks that would be resurrected for it; `speaker`: its author, if
         several people write in the window.
         """
-        if not self._system.engine.info.abilities.ahead:
+        if not self._runtime.engine.info.abilities.ahead:
             return
         with self._changed:
             if self._closed:
@@ -93,10 +93,10 @@ class Prefetcher:
                 log.exception("Reading ahead failed.")
 
     def _read(self, window_id: str, request: _PrefetchRequest) -> None:
-        system = self._system
-        if system.state.error is not None or window_id in system.busy_windows:
+        runtime = self._runtime
+        if runtime.state.error is not None or window_id in runtime.busy_windows:
             return
-        how = system.open_window(window_id).settings.prefetch
+        how = runtime.open_window(window_id).settings.prefetch
         if how in ("off", "frames"):
             request = _PrefetchRequest(request.speaker)
         elif how == "load":
@@ -104,12 +104,12 @@ class Prefetcher:
         # Frames are few tokens and need no measurement of how busy the machine is, which takes a while.
         most = None if how == "compute" and (request.resurrect or request.text) and _idle() else FRAMES
         for _ in range(TRIES):
-            version = system.store.version()
-            open_window = system.open_window(window_id)
+            version = runtime.store.version()
+            open_window = runtime.open_window(window_id)
             if how == "off" or not open_window.engine.info.abilities.cuts or not len(open_window.window):
                 return
-            prompt = _prompt_of(open_window, request, system)
-            if system.store.version() == version and window_id not in system.busy_windows:
+            prompt = _prompt_of(open_window, request, runtime)
+            if runtime.store.version() == version and window_id not in runtime.busy_windows:
                 open_window.engine.read_ahead(
                     window_id,
                     prompt,
@@ -125,7 +125,7 @@ class Prefetcher:
                 return
 
 
-def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, system: Runtime) -> Prompt:
+def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runtime) -> Prompt:
     """The beginning of the next prompt, if these chunks are resurrected and this text is sent."""
     readings = list(open_window.resurrectable(request.resurrect).values())
     with open_window.guard:
@@ -146,7 +146,7 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, system: Runti
         open_window.system,
         origins,
         frozenset(foreign),
-        origin=open_window.next_message_annotation(request.speaker, system.now()),
+        origin=open_window.next_message_annotation(request.speaker, runtime.now()),
         effort=open_window.settings.effort,
         words=open_window.engine.tokenize(request.text) if request.text else None,
         said=said,

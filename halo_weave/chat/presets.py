@@ -29,18 +29,18 @@ class Preset:
 class Presets:
     """`weave.presets`."""
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     # The persona of all windows
 
     def persona(self) -> dict[str, str]:
         """System prompt and names for windows that have none of their own."""
-        return stored_persona(self._system.store.settings().get(PERSONA_KEY))
+        return stored_persona(self._runtime.store.settings().get(PERSONA_KEY))
 
     def change_persona(self, changes: Mapping[str, str]) -> dict[str, str]:
-        system = self._system
-        system.publish_changed(system.store.change_persona(_words(changes), now=system.now()))
+        runtime = self._runtime
+        runtime.publish_changed(runtime.store.change_persona(_words(changes), now=runtime.now()))
         return self.persona()
 
     # Presets
@@ -66,11 +66,11 @@ class Presets:
 
     def save_from(self, name: str, window_id: str | None = None) -> Preset:
         """Save the settings of a window as a preset; without a window, the settings for all."""
-        store = self._system.store
+        store = self._runtime.store
         if window_id is None:
             words = {about: text for about, text in self.persona().items() if text != PERSONA[about]}
             return self.save(name, usable_settings(store.settings().get(SHARED_KEY)), words)
-        window = self._system.window(window_id)
+        window = self._runtime.window(window_id)
         own = {about: getattr(window, about) for about in PERSONA if about not in window.inherits}
         return self.save(name, usable_settings(window.settings), own)
 
@@ -91,23 +91,23 @@ class Presets:
 
     def apply(self, name: str, window_id: str | None = None) -> Preset:
         """Apply a preset to a window, or to all. What the preset does not contain stays as it is."""
-        system, preset = self._system, self.get(name)
+        runtime, preset = self._runtime, self.get(name)
         settings, words = dict(preset.settings), dict[str, Any](preset.words)
         if window_id is None:
-            system.store.change_settings(SHARED_KEY, settings, now=system.now())
+            runtime.store.change_settings(SHARED_KEY, settings, now=runtime.now())
             self.change_persona(preset.words)
         else:
-            system.window(window_id)
-            system.store.change_window(window_id, **words, settings=settings, now=system.now())
-            system.publish_changed([window_id])
+            runtime.window(window_id)
+            runtime.store.change_window(window_id, **words, settings=settings, now=runtime.now())
+            runtime.publish_changed([window_id])
         return preset
 
     def _stored(self) -> dict[str, Any]:
-        stored = self._system.store.settings().get(PRESETS_KEY)
+        stored = self._runtime.store.settings().get(PRESETS_KEY)
         return stored if isinstance(stored, dict) else {}
 
     def _change(self, changes: Mapping[str, Any], *gone: str) -> None:
-        self._system.store.change_settings(PRESETS_KEY, changes, gone, now=self._system.now())
+        self._runtime.store.change_settings(PRESETS_KEY, changes, gone, now=self._runtime.now())
 
 
 def _preset(name: str, stored: Any) -> Preset:

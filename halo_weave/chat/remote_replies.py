@@ -51,8 +51,8 @@ class RemoteReplies:
     recognised.
     """
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._lock = Lock()  # not held during queries
         self._followed: dict[str, FollowedReply] = {}
         self._thread: Thread | None = None
@@ -63,20 +63,20 @@ class RemoteReplies:
 
         This does not query the store, since the thread that calls it also renews leases.
         """
-        if self._system.hubs.watchers_of(window_id):
+        if self._runtime.hubs.watchers_of(window_id):
             self._follow(window_id)
 
     def reply(self, window_id: str) -> ReplyView | None:
         """The reply that another server writes in a window, as far as it is stored. It is followed from now on."""
         known = window_id in self._followed
-        if self._ending.is_set() or not (known or self._system.store.fleet.written(window_id)):
+        if self._ending.is_set() or not (known or self._runtime.store.fleet.written(window_id)):
             return None
         followed = self._follow(window_id)
         with followed.guard:
             if followed.reader is None:
                 with suppress(HaloWeaveError):  # what cannot be read now is read later
                     self._grow(window_id, followed)
-            seen = _seen(followed, self._system.settings().initial_brightness)
+            seen = _seen(followed, self._runtime.settings().initial_brightness)
             followed.shown |= seen is not None
             return seen
 
@@ -107,7 +107,7 @@ class RemoteReplies:
                 if (
                     over and followed.shown
                 ):  # clients that saw the reply right before its end load the context again
-                    self._system.hubs.publish(WindowChanged(), window_id)
+                    self._runtime.hubs.publish(WindowChanged(), window_id)
             with self._lock:
                 if not self._followed:
                     self._thread = None
@@ -129,7 +129,7 @@ class RemoteReplies:
 
     def _look(self, window_id: str, followed: FollowedReply) -> bool:
         """Publish new tokens. Returns whether the reply has ended; the server that wrote it publishes that itself."""
-        written = self._system.store.fleet.written(
+        written = self._runtime.store.fleet.written(
             window_id
         )  # checked first: when it is false, all that was written is stored
         fresh = self._grow(window_id, followed)
@@ -140,18 +140,18 @@ class RemoteReplies:
         if written:
             followed.silent = None
             return False
-        if followed.draft is None or window_id in self._system.busy_windows or self._ending.is_set():
+        if followed.draft is None or window_id in self._runtime.busy_windows or self._ending.is_set():
             return True
         followed.silent = followed.silent or time.monotonic()
         if time.monotonic() - followed.silent < SILENCE_TIMEOUT:
             return False
         if not self._readable(followed.draft):  # the model was changed meanwhile
             return True
-        stored = recover_drafts(self._system, only=window_id)
-        if not stored and self._system.store.draft_in(window_id, after=followed.count):
+        stored = recover_drafts(self._runtime, only=window_id)
+        if not stored and self._runtime.store.draft_in(window_id, after=followed.count):
             followed.silent = None  # it could not be stored now: try again
             return False
-        self._system.publish_changed(stored)
+        self._runtime.publish_changed(stored)
         self._publish(window_id, TurnFailed(SERVER_GONE_MESSAGE))
         return True
 
@@ -159,13 +159,13 @@ class RemoteReplies:
         """Publish tokens, unless this server has begun a turn in the window meanwhile."""
         if not events:
             return
-        with self._system.held_if_free(window_id) as free:
+        with self._runtime.held_if_free(window_id) as free:
             for event in events if free else ():
-                self._system.hubs.publish(event, window_id)
+                self._runtime.hubs.publish(event, window_id)
 
     def _grow(self, window_id: str, followed: FollowedReply) -> Sequence[ReplyToken]:
         """Read the tokens since the last poll."""
-        draft = self._system.store.draft_in(window_id, after=followed.count)
+        draft = self._runtime.store.draft_in(window_id, after=followed.count)
         if draft is None:
             followed.draft = followed.reader = None
             return ()
@@ -179,12 +179,12 @@ class RemoteReplies:
         followed.draft = draft
         if not self._readable(draft):
             return ()
-        followed.reader = read_draft(self._system, draft)
+        followed.reader = read_draft(self._runtime, draft)
         return followed.reader.known
 
     def _readable(self, draft: Draft) -> bool:
         """Whether it was written with the tokenizer of the model that answers in the window here."""
-        return draft.tokenizer == self._system.model_in(draft.window).engine.info.tokenizer
+        return draft.tokenizer == self._runtime.model_in(draft.window).engine.info.tokenizer
 
 
 def _told(token: ReplyToken) -> TokenGenerated:

@@ -38,7 +38,7 @@ def _told(one: ReplySource, names: Mapping[str, str]) -> ReplySourceView:
         names.get(record.window, ""),
         record.speaker,
         one.share,
-        one.woken,
+        one.resurrect_reason,
     )
 
 
@@ -124,8 +124,8 @@ def timeline_view(life: WindowTimeline) -> TimelineView:
         """The turn that an event belongs to: what recall or a memory entry resurrects belongs to the turn stored right
         after."""
         said = bisect_right(times, one.happened) - 1
-        woken_for_it = one.event == "woke" and one.why in ("recall", "memory")
-        return max(0, min(len(times) - 1, said + woken_for_it))
+        resurrected_for_it = one.event == "woke" and one.why in ("recall", "memory")
+        return max(0, min(len(times) - 1, said + resurrected_for_it))
 
     return TimelineView(
         tuple(turn for turn, _ in life.turns),

@@ -264,9 +264,9 @@ class Turn:
         by: Literal["recall", "memory"] = "recall",
     ) -> events.ChunksResurrected:
         chunks = self.open_window.resurrect(plan, hits, now=self.now(), by=by)
-        self.stats["woken"] += len(chunks)
+        self.stats["resurrected"] += len(chunks)
         self.open_window.recently_resurrected.update(plan.keys)
-        self._resurrect_reasons.update((chunk.key, chunk.woken or {}) for chunk in chunks)
+        self._resurrect_reasons.update((chunk.key, chunk.resurrect_reason or {}) for chunk in chunks)
         return events.ChunksResurrected(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _store_message(
@@ -715,15 +715,15 @@ class Turn:
     def _prune_chunks(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksPruned:
         pruned = self.open_window.prune(plan, now=self.now())
         self._pruned_for_room.update(plan.keys if before_turn else ())
-        self.stats["asleep"] += len(pruned)
+        self.stats["pruned"] += len(pruned)
         return events.ChunksPruned(pruned, plan.budget, plan.over, before_turn)
 
 
 COUNTS = (
     "tokens",
     "thought_tokens",
-    "woken",
-    "asleep",
+    "resurrected",
+    "pruned",
     "reused",
     "restored",
     "computed",

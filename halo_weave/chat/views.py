@@ -39,7 +39,7 @@ class ChunkView:
     chunk: Chunk
     brightness: Brightness
     pinned: bool
-    woken: Mapping[str, Any] | None  # why it was resurrected, if it was
+    resurrect_reason: Mapping[str, Any] | None  # why it was resurrected, if it was
     tool: bool = False  # whether it is the output of a tool
     thought: bool = False  # whether it is a thought
     gap: PrunedGap | None = None  # the pruned chunks right before it
@@ -85,7 +85,7 @@ class ReplySourceView:
     window_name: str
     speaker: str
     share: float | None  # share of the reply; None: unknown
-    woken: Mapping[str, Any] | None  # why it was resurrected; None: it was live already
+    resurrect_reason: Mapping[str, Any] | None  # why it was resurrected; None: it was live already
 
 
 @dataclass(frozen=True, slots=True)

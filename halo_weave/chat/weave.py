@@ -128,8 +128,8 @@ class Weave:
 class MemoryTools:
     """`weave.memory_tools`: the AI's notes and structured memory."""
 
-    def __init__(self, system: Runtime) -> None:
-        self.runtime = system
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
 
     @property
     def _toolbox(self) -> Toolbox:
@@ -151,7 +151,7 @@ class MemoryTools:
 
         A window with a limited scope gets only its own chunks.
         """
-        system = self.runtime
-        keys = self.tree.query(path, now=system.now()).keys
-        with system.exclusive_change(window_id):
-            return inject_snapshot(system.open_window_to_change(window_id), keys, now=system.now())
+        runtime = self.runtime
+        keys = self.tree.query(path, now=runtime.now()).keys
+        with runtime.exclusive_change(window_id):
+            return inject_snapshot(runtime.open_window_to_change(window_id), keys, now=runtime.now())

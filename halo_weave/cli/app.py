@@ -16,10 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from halo_weave import __version__
-from halo_weave.app import Options, named_embedder
+from halo_weave.app import ENGINES, REMOTE_ENGINES, Options, named_embedder
 from halo_weave.cli.terminal import plain
 from halo_weave.config import configured_settings, read_config, text_of, whole_of
-from halo_weave.engines import ENGINES, REMOTE_ENGINES
 from halo_weave.engines.engine_list import configured_engines
 from halo_weave.errors import BadSetting, HaloWeaveError
 from halo_weave.models.catalogue import default_model

@@ -103,21 +103,21 @@ def replay(
                 "age": one.age,
                 "reason": one.why,
             }
-            for one in done.slept
+            for one in done.pruned
         ]
-        resurrected = [{"turn": turn, "key": str(key)} for turn, key in done.woken]
+        resurrected = [{"turn": turn, "key": str(key)} for turn, key in done.resurrected]
         counts = {"turns": len(done.brightness), "rows": done.rows}
         print_json({**counts, "pruned": pruned, "resurrected": resurrected})
         return
     table = Table("turn", "key", "brightness", "age", "why", "text", box=SIMPLE)
-    for one in done.slept:
+    for one in done.pruned:
         words = plain(" ".join(done.texts.get(one.key, "").split())[:60])
         table.add_row(str(one.turn + 1), str(one.key), f"{one.brightness:.0f}", str(one.age), one.why, words)
     console = Console(highlight=False)
     console.print(table)
     console.print(
         plain(
-            f"{with_count(len(done.brightness), 'turn')}, {with_count(len(done.slept), 'chunk')} fell asleep."
+            f"{with_count(len(done.brightness), 'turn')}, {with_count(len(done.pruned), 'chunk')} fell asleep."
         )
     )
 

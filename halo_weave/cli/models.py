@@ -13,13 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from halo_weave.app import cache_use, clear_cache, inspect_llama
 from halo_weave.cli.app import Context, Data, Json, KvCacheType, Model, app, folder_of, options_of
 from halo_weave.cli.store import print_result
 from halo_weave.cli.terminal import format_bytes, plain
 from halo_weave.config import read_config
-from halo_weave.engines.llama import library
-from halo_weave.engines.llama.cache_files import DiskUse, clear_disk, disk_use
-from halo_weave.engines.llama.devices import ADVICE, inspect_build
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.models import catalogue, inventory
 from halo_weave.models.catalogue import CatalogueEntry
@@ -33,7 +31,7 @@ from halo_weave.models.memory_estimate import (
     machine_cores,
     machine_memory,
 )
-from halo_weave.paths import kv_cache_folder, models_folder
+from halo_weave.paths import models_folder
 
 Name = Annotated[
     str | None,
@@ -123,7 +121,7 @@ def doctor(
     """Show llama.cpp, processor, GPU and memory, and what would make the model faster."""
     options = options_of(read_config(), model=model, embedder="off", context=context, kv_type=kv_type)
     memory = machine_memory()
-    build = inspect_build(library.load())
+    build, gpu_advice = inspect_llama()
     told: dict[str, Any] = {
         "llama_cpp": {**asdict(build), "file": str(build.file)},
         "memory": memory,
@@ -131,7 +129,7 @@ def doctor(
         "model": _weights_told(
             options.model or options.remembered, memory, options.context, options.kv_type or "f16"
         ),
-        "gpu": ADVICE,
+        "gpu": gpu_advice,
     }
     if as_json:
         typer.echo(json.dumps(told))
@@ -155,7 +153,7 @@ def doctor(
     )
     lines += [f"faster       {one}" for one in build.advice]
     if not any("GPU" in one.kind for one in build.devices):
-        lines += ["", "No GPU is used. To use one, in the environment of halo-weave:", *ADVICE.values()]
+        lines += ["", "No GPU is used. To use one, in the environment of halo-weave:", *gpu_advice.values()]
     for line in lines:
         Console(highlight=False).print(plain(line), soft_wrap=True)
 
@@ -192,19 +190,19 @@ app.add_typer(cache, name="cache")
 @cache.command()
 def status(data: Data = None, as_json: Json = False) -> None:
     """Show the size of the KV cache on disk."""
-    _print_use(disk_use(_folder(data)), as_json, "{0} in {1} files in {2}")
+    _print_use(dataclasses.asdict(cache_use(_folder(data))), as_json, "{0} in {1} files in {2}")
 
 
 @cache.command()
 def clear(data: Data = None, as_json: Json = False) -> None:
     """Delete the KV cache on disk. Conversations stay; their models read them once more."""
-    _print_use(clear_disk(_folder(data)), as_json, "Deleted {0} in {1} files in {2}")
+    _print_use(dataclasses.asdict(clear_cache(_folder(data))), as_json, "Deleted {0} in {1} files in {2}")
 
 
 def _folder(data: Path | None) -> Path:
-    return kv_cache_folder(folder_of(read_config(), data))
+    return folder_of(read_config(), data)
 
 
-def _print_use(use: DiskUse, as_json: bool, sentence: str) -> None:
-    told = sentence.format(f"{use.bytes / 1e6:,.1f} MB", use.files, use.folder)
-    print_result(as_json, {**dataclasses.asdict(use), "folder": str(use.folder)}, told)
+def _print_use(use: dict[str, Any], as_json: bool, sentence: str) -> None:
+    told = sentence.format(f"{use['bytes'] / 1e6:,.1f} MB", use["files"], use["folder"])
+    print_result(as_json, {**use, "folder": str(use["folder"])}, told)

@@ -13,7 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from halo_weave.app import calibrate_engine, open_engine
+from halo_weave.app import calibrate_engine, open_engine, open_local_embedder
 from halo_weave.chat.recall_plan import is_related_hit, search_and_plan_recall, tag_filter
 from halo_weave.chat.runtime import effective_settings
 from halo_weave.chat.windows import checked_tags, find_window
@@ -37,7 +37,6 @@ from halo_weave.errors import BadInput
 from halo_weave.models import catalogue
 from halo_weave.paths import index_snapshot_file, related_words_folder
 from halo_weave.search.embedding_worker import reindex as embed_anew
-from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.state_file import remember_embedder
@@ -56,7 +55,7 @@ def open_search(
 ) -> Iterator[MemorySearch]:
     """Open search for one command: wait for the embedder, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder, store.folder)
-    opened = None if chosen == "off" else lambda: open_embedder(chosen)
+    opened = None if chosen == "off" else lambda: open_local_embedder(chosen)
     recall = MemorySearch(store, opened, writes=writes, akin=related_words_folder(), image=image)
     try:
         recall.embedder()
@@ -232,7 +231,7 @@ def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = Fa
             catalogue.ensure(catalogue.DEFAULT_EMBEDDER, lambda what, done, total: getting(done, total))
     with (
         open_to_change(data) as store,
-        open_embedder(file) as made,
+        open_local_embedder(file) as made,
         counted_progress("Embedding") as embedding,
     ):
         generation = embed_anew(store, made, now=now, progress=embedding)

@@ -16,19 +16,18 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from halo_weave.app import move_memory, open_store
+from halo_weave.app import clear_cache, move_memory, open_store
 from halo_weave.chat.capture import drop_captures
 from halo_weave.chat.export import ExportFormat, export_conversations
 from halo_weave.chat.windows import checked_tags, find_window, window_name
 from halo_weave.cli.app import Data, Json, Yes, app, folder_of, memory_place, progress_bar
 from halo_weave.cli.terminal import json_line, plain, with_count
 from halo_weave.config import read_config
-from halo_weave.engines.llama.cache_files import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
-from halo_weave.paths import captures_folder, index_snapshot_file, kv_cache_folder
+from halo_weave.paths import captures_folder, index_snapshot_file
 from halo_weave.search.embedding_worker import is_outdated
 from halo_weave.search.index_snapshot import delete_snapshot
-from halo_weave.store.records import ExportFilter, VerifyFinding, WindowRecord, WindowStats
+from halo_weave.store.records import ExportFilter, VerifyFinding, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
 LAST_TURN = 2**63 - 1
@@ -66,12 +65,6 @@ def to_json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: to_json(item) for key, item in value.items()}
     return value
-
-
-def _stats_json(stats: WindowStats) -> dict[str, Any]:
-    shown: dict[str, Any] = to_json(stats)
-    shown["pruned_chunks"] = shown.pop("asleep_chunks")
-    return shown
 
 
 def print_json(value: Any) -> None:
@@ -167,7 +160,7 @@ def windows(
         print_json(
             {
                 "windows": [
-                    {**to_json(item.window), **_stats_json(item), "window": item.window.id} for item in found
+                    {**to_json(item.window), **to_json(item), "window": item.window.id} for item in found
                 ]
             }
         )
@@ -182,7 +175,7 @@ def windows(
             plain(_marked(item.window)),
             *([plain(", ".join(item.window.tags))] if tagged else []),
             with_count(item.live_tokens, "token"),
-            with_count(item.asleep_chunks, "chunk"),
+            with_count(item.pruned_chunks, "chunk"),
             with_count(item.said_tokens, "token"),
             item.window.created.astimezone().strftime("%Y-%m-%d"),
         )
@@ -412,7 +405,7 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
         store.clear(confirm=True)
     folder = folder_of(read_config(), data)
     delete_snapshot(index_snapshot_file(folder))
-    clear_disk(kv_cache_folder(folder))
+    clear_cache(folder)
     drop_captures(captures_folder(folder), None)
     print_result(as_json, {"cleared_turns": stats.turns, "cleared_tokens": stats.tokens}, "Cleared.")
 

@@ -137,17 +137,17 @@ def _inject_memory(
         weave = build_weave(options_of(read_config(), data=data, model=model, embedder="off"), telling)
     with closing(weave):
         done = weave.memory_tools.inject(weave.windows.find(window).id, path)
-    woken, slept = done.woken, done.slept
-    cost = sum(one.cost for one in woken)
-    made_room = f" {with_count(len(slept), 'dimmer one')} fell asleep to make room." if slept else ""
+    resurrected, pruned = done.resurrected, done.pruned
+    cost = sum(one.cost for one in resurrected)
+    made_room = f" {with_count(len(pruned), 'dimmer one')} fell asleep to make room." if pruned else ""
     print_result(
         as_json,
         {
-            "resurrected": [str(one.key) for one in woken],
+            "resurrected": [str(one.key) for one in resurrected],
             "cost": cost,
-            "pruned": [str(one.key) for one in slept],
+            "pruned": [str(one.key) for one in pruned],
         },
-        f"Woke {with_count(len(woken), 'chunk')}, {with_count(cost, 'token')}.{made_room}",
+        f"Woke {with_count(len(resurrected), 'chunk')}, {with_count(cost, 'token')}.{made_room}",
     )
 
 

@@ -152,10 +152,10 @@ def in_cached_order(
     last = -1 if not found or found[-1] is None else found[-1]
     rest = sorted(set(range(len(said))).difference(kept))
     stays = [place for place in rest if place <= last and said[place] not in recently_resurrected]
-    woken = [place for place in rest if place <= last and said[place] in recently_resurrected]
+    recent = [place for place in rest if place <= last and said[place] in recently_resurrected]
     since = [place for place in rest if place > last]
     reply = list(takewhile(lambda place: said[place].role == "assistant", since))
-    order = [*kept, *stays, *reply, *woken, *since[len(reply) :]]
+    order = [*kept, *stays, *reply, *recent, *since[len(reply) :]]
     return [*(said[place] for place in order), newest]
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from halo_weave.app import open_store
 from halo_weave.chat import Weave, events
 from halo_weave.chat.capture import CaptureWriter, NewRecorder
 from halo_weave.core.attribution import MIN_SHARE
@@ -34,7 +35,6 @@ from halo_weave.engines.base import (
 from halo_weave.errors import BadInput
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
-from halo_weave.store.sqlite import SqliteStore
 
 KINDS = {1: "several pieces", 2: "temporal", 3: "open-domain", 4: "single-hop"}
 EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
@@ -216,7 +216,7 @@ def run_conversation(
 
     recording: NewRecorder | None = new_recorder if folder else None
     with tempfile.TemporaryDirectory() as work:
-        store = SqliteStore(Path(work) / "memory.sqlite")
+        store = open_store(Path(work))
         recall = MemorySearch(store, None)
         with closing(
             Weave(
@@ -265,7 +265,7 @@ def send_messages(
                 "nothing": round(use.nothing, 3),
                 "tokens": stats.get("tokens"),
                 "tokens_per_second": stats.get("tokens_per_second"),
-                "asleep": stats.get("asleep"),
+                "pruned": stats.get("pruned"),
             }
         )
     return told

@@ -24,7 +24,7 @@ def write_plots(recording: StoredCapture, done: Mapping[str, ReplayResult], fold
     written = []
     for name, figure in (
         ("brightness", _brightness(plt, done)),
-        ("asleep", _asleep(plt, done)),
+        ("asleep", _age_when_pruned(plt, done)),
         ("survival", _survival(plt, done)),
         ("looks", _looks(plt, recording)),
     ):
@@ -61,7 +61,7 @@ def _brightness(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
     return figure
 
 
-def _asleep(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
+def _age_when_pruned(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
     figure, axes = plt.subplots(
         1, len(done), figsize=(5 * len(done), 4), squeeze=False, sharey=True, layout="constrained"
     )
@@ -79,7 +79,7 @@ def _asleep(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
 def _survival(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
     for name, one in done.items():
-        ages = np.array([slept.age for slept in one.slept])
+        ages = np.array([pruned.age for pruned in one.pruned])
         if len(ages):
             at = np.arange(0, ages.max() + 2)
             axis.step(at, [(ages >= age).mean() for age in at], where="post", label=name)

@@ -35,13 +35,13 @@ class ReplayedPrune:
 class ReplayResult:
     """What a strategy did in a replay."""
 
-    slept: list[ReplayedPrune] = field(default_factory=list)
-    woken: list[tuple[int, ChunkKey]] = field(default_factory=list)
+    pruned: list[ReplayedPrune] = field(default_factory=list)
+    resurrected: list[tuple[int, ChunkKey]] = field(default_factory=list)
     brightness: list[dict[ChunkKey, float]] = field(default_factory=list)  # live tokens after each turn
     texts: dict[ChunkKey, str] = field(default_factory=dict)
     uses: list[dict[ChunkKey, float]] = field(default_factory=list)  # attribution of each reply, if requested
     rows: int = 0
-    woken_tokens: int = 0  # tokens that a model would read again, or put back from its cache
+    resurrected_tokens: int = 0  # tokens that a model would read again, or put back from its cache
 
 
 def replay(
@@ -69,7 +69,7 @@ class _Run:
     ) -> None:
         self.strategy, self.budget, self.calibration, self.uses = strategy, budget, calibration, uses
         self.window: WorkingSet | None = None
-        self.asleep: dict[ChunkKey, LiveChunk] = {}
+        self.pruned_chunks: dict[ChunkKey, LiveChunk] = {}
         self.there: dict[
             ChunkKey, tuple[int, int]
         ] = {}  # chunks that are live in the captured window: start and tokens
@@ -151,7 +151,7 @@ class _Run:
         self.window.stamps |= {int(turn): count for turn, count in step["stamps"].items()}
         now = {one.chunk.key: one for one in live}
         self.remove([key for key in self.there if key not in now])
-        known = {chunk.key for chunk in self.window.chunks} | self.asleep.keys()
+        known = {chunk.key for chunk in self.window.chunks} | self.pruned_chunks.keys()
         self.add([one for key, one in now.items() if key not in known or key not in self.there])
         for key, one in now.items():  # pinned or not
             if key in self.window and (key in self.window.pinned) != one.pinned:
@@ -168,10 +168,10 @@ class _Run:
             self.there[key] = one.chunk.start, len(one.chunk)
             if key in window:
                 continue
-            if key in self.asleep:
-                window.add([replace(self.asleep.pop(key), pinned=one.pinned)])
-                self.done.woken_tokens += len(one.chunk)
-                self.done.woken.append((self.number, key))
+            if key in self.pruned_chunks:
+                window.add([replace(self.pruned_chunks.pop(key), pinned=one.pinned)])
+                self.done.resurrected_tokens += len(one.chunk)
+                self.done.resurrected.append((self.number, key))
             elif key.turn_id == self.said or not self.same:
                 window.add([replace(window.born(one.chunk), pinned=one.pinned)])
             else:
@@ -186,7 +186,7 @@ class _Run:
         for key in keys:
             self.there.pop(key, None)
         gone = [key for key in keys if key in window and key not in self.pruned]
-        self.asleep |= {one.chunk.key: one for one in window.remove(gone)}
+        self.pruned_chunks |= {one.chunk.key: one for one in window.remove(gone)}
         self.columns = None
 
     def read(self, turn: CapturedTurn, step: Mapping[str, Any], rows: list[AttentionRow]) -> None:
@@ -209,7 +209,7 @@ class _Run:
         self.pruned |= {ChunkKey.parse(one["key"]) for one in goes}
         if goes and all(one["why"] == PruneReason.TURN_OVER for one in goes):
             over = [ChunkKey.parse(one["key"]) for one in goes]
-            self.sleep([(key, 0.0, PruneReason.TURN_OVER) for key in over if key in window])
+            self._prune_chunks([(key, 0.0, PruneReason.TURN_OVER) for key in over if key in window])
             return
         plan = plan_prune(
             window,
@@ -219,17 +219,17 @@ class _Run:
             kept=[ChunkKey.parse(key) for key in step["kept"]],
             pairs=self.settings.prune_pairs,
         )
-        self.sleep([(one.key, one.brightness, one.why) for one in plan.chunks])
+        self._prune_chunks([(one.key, one.brightness, one.why) for one in plan.chunks])
 
     # Inside
 
-    def sleep(self, goes: list[tuple[ChunkKey, float, PruneReason]]) -> None:
+    def _prune_chunks(self, goes: list[tuple[ChunkKey, float, PruneReason]]) -> None:
         window = self.window
         assert window is not None
-        self.asleep |= {one.chunk.key: one for one in window.remove([key for key, _, _ in goes])}
+        self.pruned_chunks |= {one.chunk.key: one for one in window.remove([key for key, _, _ in goes])}
         for key, bright, why in goes:
             age = self.number - self.born.get(key, self.number)
-            self.done.slept.append(ReplayedPrune(self.number, key, bright, age, str(why)))
+            self.done.pruned.append(ReplayedPrune(self.number, key, bright, age, str(why)))
         self.columns = None
 
     def note(self, keys: list[ChunkKey], texts: dict[ChunkKey, str]) -> None:
@@ -305,12 +305,12 @@ def compare_strategies(
         began = time.perf_counter()
         one = done[name] = replay(recording, strategy=name, budget=budget)
         seconds = time.perf_counter() - began
-        ages = [slept.age for slept in one.slept]
+        ages = [pruned.age for pruned in one.pruned]
         told[name] = {
             "turns": len(one.brightness),
-            "pruned": len(one.slept),
-            "resurrected": len(one.woken),
-            "resurrected_tokens": one.woken_tokens,
+            "pruned": len(one.pruned),
+            "resurrected": len(one.resurrected),
+            "resurrected_tokens": one.resurrected_tokens,
             "live": len(one.brightness[-1]) if one.brightness else 0,
             "median_age": float(np.median(ages)) if ages else None,
             "rows": one.rows,

@@ -29,11 +29,10 @@ _KEYS = {
     "remembered": "sources",
     "reply_turn": "reply_turn_id",
     "sentence": "message",
-    "slept": "pruned_here",
     "thoughts": "pruned_thoughts",
     "use": "attribution",
     "why": "reason",
-    "woken": "resurrected",
+    "resurrect_reason": "resurrected",
 }
 
 
@@ -41,8 +40,8 @@ class TurnStats(Output):
     """Figures of a turn."""
 
     tokens: int
-    resurrected: int = Field(validation_alias="woken", description="Chunks.")
-    pruned: int = Field(validation_alias="asleep", description="Chunks.")
+    resurrected: int = Field(description="Chunks.")
+    pruned: int = Field(description="Chunks.")
     reused: int
     restored: int
     computed: int

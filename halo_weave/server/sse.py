@@ -52,12 +52,12 @@ async def follow_events(
     hub: EventHub, after: str | None, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
     """The events after an event, then new ones, until the hub is closed."""
-    woken = asyncio.Event()
-    with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)):
+    changed = asyncio.Event()
+    with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)):
         place = hub.place(after)
         yield b"retry: 1000\n\n"  # confirms the connection to the client
         while True:
-            woken.clear()
+            changed.clear()
             ended = hub.closed
             found, place = hub.since(place)
             if found:
@@ -66,7 +66,7 @@ async def follow_events(
             if ended:
                 return
             try:
-                await asyncio.wait_for(woken.wait(), pause)
+                await asyncio.wait_for(changed.wait(), pause)
             except TimeoutError:
                 yield b": still here\n\n"
 
@@ -75,11 +75,11 @@ async def poll_on_events(
     pieces: Generator[bytes, None, None], hub: EventHub, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
     """Read a generator that never waits, again after each event of a hub."""
-    woken = asyncio.Event()
+    changed = asyncio.Event()
     try:
-        with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)):
+        with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)):
             while True:
-                woken.clear()
+                changed.clear()
                 piece = next(pieces, None)
                 if piece is None:
                     return
@@ -87,7 +87,7 @@ async def poll_on_events(
                     yield piece
                     continue
                 try:
-                    await asyncio.wait_for(woken.wait(), pause)
+                    await asyncio.wait_for(changed.wait(), pause)
                 except TimeoutError:
                     yield b": still here\n\n"
     finally:

@@ -32,7 +32,8 @@ class ReplySource(Output):
     speaker: str
     share: float | None = Field(description="Of the reply; null if it is not known.")
     resurrected: dict[str, Any] | None = Field(
-        validation_alias="woken", description="Why it was resurrected; null if it was live already."
+        validation_alias="resurrect_reason",
+        description="Why it was resurrected; null if it was live already.",
     )
 
 
@@ -252,7 +253,7 @@ class RecallPreview(Output):
     def of(cls, preview: Preview) -> RecallPreview:
         plan, hits = preview.plan, preview.hits
 
-        def told(wakings: Iterable[PlannedResurrection]) -> list[RecallPreviewChunk]:
+        def told(planned: Iterable[PlannedResurrection]) -> list[RecallPreviewChunk]:
             return [
                 RecallPreviewChunk(
                     key=str(one.key),
@@ -264,7 +265,7 @@ class RecallPreview(Output):
                     parts=dict(hits[one.hit].parts) if one.hit in hits else {},
                     text=preview.texts.get(one.key, ""),
                 )
-                for one in wakings
+                for one in planned
             ]
 
         return cls(
@@ -409,7 +410,7 @@ class Window(Output):
     last_text: str = Field(validation_alias="last_words")
     live_chunks: int
     live_tokens: int
-    pruned_chunks: int = Field(validation_alias="asleep_chunks")
+    pruned_chunks: int
     generating: bool
 
 
@@ -451,7 +452,7 @@ class LiveChunk(Output):
     peak: float
     mean: float
     resurrected: dict[str, Any] | None = Field(
-        validation_alias="woken", description="Why it was resurrected, if it was pruned before."
+        validation_alias="resurrect_reason", description="Why it was resurrected, if it was pruned before."
     )
     tool: bool = Field(description="Whether a tool's answer stands in it.")
     thought: bool = Field(description="Whether it is what the model thought before it answered.")
@@ -532,7 +533,7 @@ class WindowContext(Output):
             stats=ContextStats(
                 pruned_chunks=seen.gaps.whole.chunks,
                 pruned_tokens=seen.gaps.whole.tokens,
-                resurrected_last_turn=last.get("woken", 0),
+                resurrected_last_turn=last.get("resurrected", 0),
                 kv_reuse=round(kept / whole, 4) if whole else None,
                 tokens_per_second=last.get("tokens_per_second"),
                 only_thought=bool(last.get("only_thought")),
@@ -547,7 +548,7 @@ class GraveyardItem(Output):
     start: Number = _nested("record", "chunk", "start")
     tokens: Size = _nested("record", "chunk")
     peak: float
-    pruned: datetime = Field(validation_alias="slept", description="When it was pruned.")
+    pruned: datetime = Field(validation_alias="pruned_at", description="When it was pruned.")
     reason: dict[str, Any]
     said: datetime = _nested("record", "said")
     window: str = _nested("record", "window")
@@ -614,7 +615,7 @@ class ChunkExplanation(Output):
         validation_alias="use", description="What the reply that it belongs to took from chunks."
     )
     resurrections: int = Field(
-        validation_alias="woken", description="How often it was resurrected, in all windows."
+        validation_alias="times_resurrected", description="How often it was resurrected, in all windows."
     )
     tags: list[str] = Field(description="Yours: nobody else sees them.")
 

@@ -135,7 +135,7 @@ class ReplySource:
 
     record: StoredChunk
     share: float | None  # share of the reply; None: unknown
-    woken: Mapping[str, Json] | None  # why it was resurrected; None: it was live already
+    resurrect_reason: Mapping[str, Json] | None  # why it was resurrected; None: it was live already
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class StoredLiveChunk(LiveChunk):
     speaker: str = ""
     said: datetime = datetime.min
     since: datetime = datetime.min  # never pruned since it was said
-    woken_json: str | None = None
+    reason_json: str | None = None
     tags: tuple[str, ...] = ()
 
     @property
@@ -187,9 +187,9 @@ class StoredLiveChunk(LiveChunk):
         return self.chunk.key
 
     @property
-    def woken(self) -> Mapping[str, Json] | None:
+    def resurrect_reason(self) -> Mapping[str, Json] | None:
         """Why it was resurrected; None: it is live since it was said."""
-        return None if self.woken_json is None else json.loads(self.woken_json)
+        return None if self.reason_json is None else json.loads(self.reason_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class GraveyardChunk:
     record: StoredChunk  # with the window's own tokens, if it reads with another tokenizer
     brightness: Brightness  # at deletion
     peak: float
-    slept: datetime
+    pruned_at: datetime
     reason: Mapping[str, Json]
     traces: Traces | None = None
 
@@ -464,7 +464,7 @@ class WindowStats:
     window: WindowRecord
     live_chunks: int
     live_tokens: int
-    asleep_chunks: int
+    pruned_chunks: int
     said_tokens: int
     last_text: str = ""  # time of its last chunk
     last_said: datetime | None = None

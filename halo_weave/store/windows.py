@@ -226,7 +226,7 @@ class SqlWindows(StoreHandle):
                 "SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM live WHERE window = ?",
                 (window_id,),
             ).fetchone()
-            asleep = db.execute(
+            pruned = db.execute(
                 "SELECT count(*) FROM asleep WHERE window = ? AND gone = 0", (window_id,)
             ).fetchone()[0]
             said = db.execute(
@@ -240,7 +240,7 @@ class SqlWindows(StoreHandle):
                 (window_id,),
             ).fetchone()
         text = last[0].decode("utf-8", errors="replace") if last else ""
-        return WindowStats(window, live, tokens, asleep, said, text, maybe_moment(last[1]) if last else None)
+        return WindowStats(window, live, tokens, pruned, said, text, maybe_moment(last[1]) if last else None)
 
 
 def persona_of(db: Connection, owner: str = OWNER) -> dict[str, str]:

@@ -74,8 +74,8 @@ def routes(service: Service) -> APIRouter:
             key=str(why.key),
             live=why.live,
             pinned=why.pinned,
-            resurrected=[str(one.key) for one in moved.woken],
-            pruned=[str(one.key) for one in moved.slept],
+            resurrected=[str(one.key) for one in moved.resurrected],
+            pruned=[str(one.key) for one in moved.pruned],
         )
 
     @router.get(base + "/{key}/explanation", summary="Explain a chunk's brightness and history")

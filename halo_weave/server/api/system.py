@@ -215,8 +215,8 @@ COUNTERS = {
     "writing_seconds": ("generation_seconds_total", "Seconds in which tokens were written."),
     "own_seconds": ("overhead_seconds_total", "Seconds before the model was asked, recall among them."),
     "recall_seconds": ("recall_seconds_total", "Seconds of that for finding what should be resurrected."),
-    "woken": ("chunks_resurrected_total", "Chunks that were resurrected."),
-    "asleep": ("chunks_pruned_total", "Chunks that were pruned."),
+    "resurrected": ("chunks_resurrected_total", "Chunks that were resurrected."),
+    "pruned": ("chunks_pruned_total", "Chunks that were pruned."),
     "store_errors": ("store_errors_total", "Turns that failed because of the store."),
 }
 PREFILL_KINDS = ("reused", "restored", "computed")

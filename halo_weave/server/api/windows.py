@@ -212,9 +212,9 @@ def routes(service: Service) -> APIRouter:
         missing."""
         done = service.weave.memory_tools.inject(window_id, asked.path)
         return views.InjectionResult(
-            resurrected=[str(one.key) for one in done.woken],
-            cost=sum(one.cost for one in done.woken),
-            pruned=[str(one.key) for one in done.slept],
+            resurrected=[str(one.key) for one in done.resurrected],
+            cost=sum(one.cost for one in done.resurrected),
+            pruned=[str(one.key) for one in done.pruned],
         )
 
     return router

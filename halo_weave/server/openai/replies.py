@@ -50,7 +50,7 @@ class ClientConversation:
     turn: int | None  # the last of them
     fresh: bool  # nothing was ever said in the window
     client_options: ClientOptions
-    woken: list[dict[str, Any]] = field(default_factory=list)
+    resurrected: list[dict[str, Any]] = field(default_factory=list)
     reply_turn: int = 0
 
     def begin(self) -> TurnAccepted:
@@ -98,7 +98,7 @@ class ClientConversation:
         self.reply_turn = begun.first_event.reply_turn
         for told in self.weave.turns.events_since(self.window, begun.last_event):
             if isinstance(told, events.ChunksResurrected):
-                self.woken += [_resurrected_json(one) for one in told.chunks]
+                self.resurrected += [_resurrected_json(one) for one in told.chunks]
         return _choice(lambda one: self._pieces(begun, one))
 
     def _go_on_after_tools(
@@ -132,7 +132,7 @@ class ClientConversation:
     @property
     def resurrected_before_reply(self) -> int:
         """How many chunks were resurrected for the turn."""
-        return len(self.woken)
+        return len(self.resurrected)
 
     @property
     def _head(self) -> int | None:

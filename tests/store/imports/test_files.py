@@ -223,7 +223,7 @@ def test_of_a_long_conversation_the_end_is_live(store, load):
     live = store.live(window.id)
     assert 500 < sum(len(one.chunk) for one in live) <= reader.LIVE_TOKENS + 50
     assert live[-1].chunk.text == "This is message number 1999 of many."
-    assert store.window_stats(window.id).asleep_chunks == 2000 - len(live)
+    assert store.window_stats(window.id).pruned_chunks == 2000 - len(live)
 
 
 def test_characters_that_cannot_be_kept_are_taken_out(store, load):
