@@ -136,8 +136,8 @@ def cache(data: Path | None, talks: int, say: Say) -> dict[str, Any]:
     return {
         "cached_share": round(whole["cached"] / whole["prompted"], 3),
         "cached_shares": shares,
-        "slept": whole["asleep"],
-        "woken": whole["woken"],
+        "pruned": whole["pruned"],
+        "resurrected": whole["resurrected"],
     }
 
 
@@ -154,7 +154,7 @@ def _cached(talk: Dialogue, settings: Settings) -> tuple[Counter[str], list[floa
                 for event in weave.turns.steps(window, text):
                     if isinstance(event, events.TurnEnded):
                         stats = Counter(
-                            {n: int(event.stats[n]) for n in ("asleep", "woken", "prompted", "cached")}
+                            {n: int(event.stats[n]) for n in ("pruned", "resurrected", "prompted", "cached")}
                         )
                         whole += (
                             stats if number else Counter()

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import logging
+import platform
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 from halo_weave.chat import Weave
-from halo_weave.chat.capture import CaptureWriter, drop_captures
-from halo_weave.chat.recorder import TurnRecorder
+from halo_weave.chat.capture import CaptureWriter, TurnRecorder, drop_captures
 from halo_weave.chat.tools.notes import Notes
 from halo_weave.chat.tools.structured_memory import SnapshotChunk, SnapshotSearch, StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.core.retrieval_heads import NOT_CALIBRATED, Calibration
-from halo_weave.engines import ENGINES, REMOTE_ENGINES
 from halo_weave.engines.base import Embedder, Engine, SearchFilter
 from halo_weave.engines.calibration import load_calibration, load_or_calibrate, pending_calibration
 from halo_weave.engines.engine_list import EngineList, NamedEngine
+from halo_weave.engines.llama import library
+from halo_weave.engines.llama.cache_files import DiskUse, clear_disk, disk_use
+from halo_weave.engines.llama.devices import ADVICE, LlamaBuild, inspect_build
 from halo_weave.engines.no_model import NoModelEngine
 from halo_weave.errors import BadInput, HaloWeaveError, ModelNotFound, StoreError, StoreTooNew
 from halo_weave.models import catalogue
@@ -37,7 +39,7 @@ from halo_weave.paths import (
     related_words_folder,
 )
 from halo_weave.search.embedding_worker import reindex
-from halo_weave.search.llama_embedder import default_embedder_file, open_embedder
+from halo_weave.search.llama_embedder import LlamaEmbedder, default_embedder_file, open_embedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.state_file import changed_models, mark_model_in_use, remember_embedder, remember_model
@@ -71,13 +73,13 @@ class Options:
     data: Path
     store: str | None = None  # the memory's address; None: it is in the data folder
     model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
-    remembered: str | None = None  # chosen in an earlier run; counts if `model` names none
+    remembered: str | None = None  # chosen in an earlier run; used if `model` names none
     embedder: Path | Literal["off"] | None = None  # None: the default, likewise
-    engine: str = "llama"  # one of `engines.ENGINES`
+    engine: str = "llama"  # one of `ENGINES`
     url: str = ""  # of the server, for an engine elsewhere
     model_name: str = ""  # as the server knows the model
-    shadow_model: str = ""  # the model that reads along: a file or a name, or off; empty: the smallest
-    engine_key: str = field(default="", repr=False)  # that the server asks for
+    shadow_model: str = ""  # the shadow model: a file, a name or "off"; empty: the smallest of the catalogue
+    engine_key: str = field(default="", repr=False)  # that clients have to send
     context: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
@@ -92,7 +94,7 @@ class Options:
 
 
 def build_weave(options: Options, progress: Progress = _silent) -> Weave:
-    """A whole system. What was opened is closed again if a later part fails."""
+    """Build the whole system. If a later part fails, the parts opened before it are closed again."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
     _warn_about_changed_models(options)
@@ -110,7 +112,7 @@ def build_weave(options: Options, progress: Progress = _silent) -> Weave:
 
 
 def build_weave_without_model(options: Options, shown: ProgressDisplay = _no_display) -> Weave:
-    """All but the model: `weave.models.load()` opens that, and what is under way is `shown` meanwhile."""
+    """Build the system without its model; `weave.models.load()` opens that. `show` reports progress."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)
     _warn_about_changed_models(options)
@@ -173,10 +175,10 @@ def _warn_about_changed_models(options: Options) -> None:
 
 
 def open_model(options: Options, name: str | None, progress: Progress = _silent) -> Engine:
-    """The engine of a model.
+    """Open the engine of a model.
 
-    Without a name: the one of the options, else the one chosen in an earlier run, else the default of the catalogue.
-    A model that is named runs here, also where the options name an engine elsewhere.
+    Without a name it is the model of the options, else the one chosen in an earlier run, else the catalogue's default.
+    A model that is named runs in this process, also if the options name a remote engine.
     """
     if name is not None:
         here = "llama" if options.engine in REMOTE_ENGINES else options.engine
@@ -197,7 +199,7 @@ def open_model(options: Options, name: str | None, progress: Progress = _silent)
 def open_named(
     options: Options, one: NamedEngine, progress: Progress = _silent
 ) -> tuple[Engine, Calibration]:
-    """An engine that a window has chosen, with its retrieval heads, if they were found before."""
+    """Open an engine that a window has chosen, with its calibration if there is one."""
     local = one.kind == "llama"
     chosen = replace(
         options,
@@ -217,9 +219,9 @@ def open_named(
 
 
 def open_store(place: Path | str, *, read_only: bool = False, beside: Path | None = None) -> SqlStore:
-    """The memory in a folder, or at an address such as scheme://host/name.
+    """Open the memory in a folder, or at an address such as scheme://host/name.
 
-    `read_only`: it must be there already. `beside`: the folder for files that are on their way, if the memory has none.
+    `read_only`: the memory must exist already. `beside`: the folder for temporary files if the memory has none.
     """
     scheme = str(place).partition("://")[0] if "://" in str(place) else ""
     if scheme not in STORES:
@@ -260,17 +262,78 @@ STORES: dict[str, Callable[[str, bool, Path | None], SqlStore]] = {
 def move_memory(
     source: Path | str, target: Path | str, progress: Callable[[int, int], None]
 ) -> tuple[MemoryStats, list[VerifyFinding]]:
-    """A memory at another place, and what `verify` finds there. The source stays as it is."""
+    """Copy a memory to another place. Returns what `verify` finds there. The source stays unchanged."""
     if str(source) == str(target):
         raise BadInput(f"The memory is at {target} already. Name another place with --to.")
-    open_store(source, read_only=True).close()  # where nothing is, no memory is made
+    open_store(source, read_only=True).close()  # do not create a memory
     with open_store(source) as store:
         assert isinstance(store, SqlStore)  # as all stores here are
         return store.stats(), transfer_memory(store, target, progress=progress)
 
 
+class _OpenEngine(Protocol):
+    def __call__(
+        self, model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
+    ) -> Engine: ...
+
+
+def _open_llama(
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.engines.llama.devices import check_memory
+    from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
+    from halo_weave.models.inventory import chosen_weights, title_of
+
+    path = chosen_weights(model, progress)
+    if check_fits:
+        check_memory(path, limits.get("context"), limits.get("kv_type") or "f16")
+    progress("Loading the model", 0, 0)
+    return LlamaEngine(path, limits=EngineLimits(**limits), name=title_of(path))
+
+
+def _open_kobold(
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.engines.kobold import KoboldEngine
+
+    progress("Asking the server for its model", 0, 0)
+    client = f"{platform.node()} {limits.get('cells')}"
+    return KoboldEngine(limits["url"], limits.get("key") or "", client=client, context=limits.get("context"))
+
+
+def _open_openai(
+    model: Path | str | None, progress: Progress, *, check_fits: bool = False, **limits: Any
+) -> Engine:
+    from halo_weave.engines.openai import OpenAiEngine
+
+    shadow_model = None
+    if limits.get("shadow_model") != "off":
+        shadow_model = limits["open_shadow_model"](limits.get("shadow_model") or None, progress)
+    try:
+        progress("Asking the server for its model", 0, 0)
+        return OpenAiEngine(
+            limits["url"],
+            limits.get("key") or "",
+            model=limits.get("model_name") or "",
+            shadow_model=shadow_model,
+            context=limits.get("context"),
+        )
+    except BaseException:
+        if shadow_model is not None:
+            shadow_model.close()
+        raise
+
+
+ENGINES: dict[str, _OpenEngine] = {
+    "llama": _open_llama,
+    "kobold": _open_kobold,
+    "openai": _open_openai,
+}
+REMOTE_ENGINES = ("kobold", "openai")  # engines that need the address of a server
+
+
 def open_engine(options: Options, progress: Progress = _silent, *, check_fits: bool = False) -> Engine:
-    """`careful`: a model that this machine has not enough memory for is refused before it is loaded."""
+    """Open an engine. `check_fits`: refuse a model that needs more memory than this machine has, before loading it."""
     names = ("context", "threads", "gpu_layers", "kv_type", "batch")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
     if options.disk_cache is not None:
@@ -286,14 +349,14 @@ def open_engine(options: Options, progress: Progress = _silent, *, check_fits: b
 
 
 def _open_shadow_model(options: Options, name: str | None, progress: Progress) -> Engine:
-    """A small model that reads along where attention is hidden; without a name the smallest of the catalogue."""
+    """Open the small model that supplies attention where the server hides it; by default the smallest of the catalogue."""
     return open_engine(replace(options, engine="llama", model=name or catalogue.SMOLLM2_135M.name), progress)
 
 
 def calibrate_engine(
     options: Options, engine: Engine, progress: Progress = _silent, *, force: bool = False
 ) -> Calibration:
-    """The retrieval heads of the engine's model, found once for each model file."""
+    """The calibration of the engine's model, made once for each model file."""
     folder, shared = _calibration_folders(options)
     return load_or_calibrate(engine, folder, progress, force=force, shared=shared)
 
@@ -304,12 +367,12 @@ def _stored_calibration(options: Options, engine: Engine, progress: Progress) ->
 
 
 def _calibration_folders(options: Options) -> tuple[Path, Path]:
-    """The user's own, and the one beside the models."""
+    """The folder in the user's data folder, and the one beside the models."""
     return calibration_folder(options.data), calibration_folder(models_folder())
 
 
 class _EmbedderChoice:
-    """Which embedder makes and searches the vectors: the one of the options, until the user chooses another."""
+    """The embedder that makes and searches vectors: the one of the options, until the user chooses another."""
 
     def __init__(self, options: Options) -> None:
         self.options, self.file = options, options.embedder
@@ -342,14 +405,14 @@ class _EmbedderChoice:
 
 
 def _open_recall(chosen: _EmbedderChoice, store: SqlStore, progress: Progress | None = None) -> MemorySearch:
-    """Search. The embedder opens in the background; until it is there, or without one, words serve.
+    """Open search. The embedder opens in the background; until then, or without one, only words are searched.
 
-    Without `progress` it is also pulled in the background.
+    Without `progress`, the embedder is downloaded in the background, too.
     """
     if chosen.file == "off":
         return MemorySearch(store, None)
     if progress:
-        with suppress(ModelNotFound):  # opening it fails in turn, and the status says so
+        with suppress(ModelNotFound):  # opening it fails later, and the status says why
             chosen.pull(progress)
 
     def opened() -> Embedder:
@@ -363,7 +426,7 @@ def _open_recall(chosen: _EmbedderChoice, store: SqlStore, progress: Progress | 
 
 
 def embedder_file(name: str, progress: Progress = _silent) -> Path:
-    """The file of an embedder by its name in the catalogue, by `hf:` or by path; pulled if it is not here."""
+    """The file of an embedder by its catalogue name, `hf:` reference or path; downloaded if it is missing."""
     if name == catalogue.DEFAULT_EMBEDDER.name:
         catalogue.ensure(catalogue.DEFAULT_EMBEDDER, progress)
         return default_embedder_file()
@@ -371,7 +434,7 @@ def embedder_file(name: str, progress: Progress = _silent) -> Path:
 
 
 def named_embedder(path: Path) -> Path:
-    """A file that was named must be there; only the standard one may still be missing."""
+    """Check that a named embedder file exists. Only the default one may be missing: it is downloaded later."""
     if not path.is_file():
         raise ModelNotFound(
             f"There is no embedder at {path}. Name an embedding GGUF, or off for words alone."
@@ -380,7 +443,7 @@ def named_embedder(path: Path) -> Path:
 
 
 def snapshot_search(store: SqlStore, recall: MemorySearch) -> SnapshotSearch:
-    """Recall as the structured memory asks it: for the chunks that explain what is saved."""
+    """Search as the structured memory needs it: for the chunks that explain an entry."""
 
     def search(text: str, limit: int, within: frozenset[str] | None) -> list[SnapshotChunk]:
         only = SearchFilter(windows=within)
@@ -395,3 +458,23 @@ def snapshot_search(store: SqlStore, recall: MemorySearch) -> SnapshotSearch:
         ]
 
     return search
+
+
+def open_local_embedder(file: Path | None) -> LlamaEmbedder:
+    """Open an embedder for one command; None: the default one."""
+    return open_embedder(file)
+
+
+def inspect_llama() -> tuple[LlamaBuild, Mapping[str, str]]:
+    """The llama.cpp of this process (version, backends, devices), and how to install one that uses a GPU."""
+    return inspect_build(library.load()), ADVICE
+
+
+def cache_use(data: Path) -> DiskUse:
+    """The size of the KV cache on disk."""
+    return disk_use(kv_cache_folder(data))
+
+
+def clear_cache(data: Path) -> DiskUse:
+    """Delete the KV cache on disk. Returns its size before."""
+    return clear_disk(kv_cache_folder(data))

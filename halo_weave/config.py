@@ -34,7 +34,7 @@ OPTIONS |= {"host", "port", "key", "origin", "allow_host"}
 
 
 def read_config(environment: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, Any]:
-    """All that is configured outside the command line, by name. A file that is not there configures nothing."""
+    """Everything that is configured outside the command line, by name. A missing file configures nothing."""
     environment = os.environ if environment is None else environment
     path = file or config_file()
     if environment.get("HALO_WEAVE_CONFIG") and not path.exists():
@@ -63,7 +63,7 @@ def configured_settings(config: Mapping[str, Any]) -> Settings:
 
 
 def text_of(config: Mapping[str, Any], name: str) -> str:
-    """An option that is text, or nothing."""
+    """An option that is text, or None."""
     value = config.get(name) or ""
     if not isinstance(value, str):
         raise BadSetting(f"{name} is {value}; write it as text, between quotation marks.")
@@ -81,7 +81,7 @@ def texts_of(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 
 def whole_of(config: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
-    """An option that is a whole number, or nothing."""
+    """An option that is a whole number, or None."""
     value = config.get(name)
     if value in (None, ""):
         return None
@@ -100,7 +100,7 @@ def _meant(name: str) -> str:
 
 
 def _typed(name: str, value: Any) -> Any:
-    """The environment knows only text."""
+    """Convert a value of the environment, which is text, to the option's type."""
     if not isinstance(value, str) or FIELDS[name].metadata["choices"] or FIELDS[name].type == "str":
         return value
     if value.lower() in {"true", "false"}:

@@ -34,7 +34,7 @@ HaloWeaveError
 
 
 class HaloWeaveError(Exception):
-    """Something went wrong that the user can be told about in one sentence."""
+    """An error that the user can be told in one sentence."""
 
 
 class BadInput(HaloWeaveError, ValueError):

@@ -14,7 +14,7 @@ def data_folder(named: Path | None = None) -> Path:
 
 
 def models_folder() -> Path:
-    """Weights are shared by all data folders, unless HALO_WEAVE_MODELS says otherwise."""
+    """The folder of model files, shared by all data folders, unless HALO_WEAVE_MODELS is set."""
     return Path(
         os.environ.get("HALO_WEAVE_MODELS") or Path(platformdirs.user_data_dir("halo-weave")) / "models"
     )
@@ -25,27 +25,27 @@ def memory_file(data: Path) -> Path:
 
 
 def index_snapshot_file(data: Path) -> Path:
-    """What recall has loaded of the memory, to open it sooner."""
+    """The snapshot of the search index, which makes starting faster."""
     return data / "memory.index"
 
 
 def kv_cache_folder(data: Path) -> Path:
-    """Where keys and values of conversations lie."""
+    """The KV cache on disk."""
     return data / "cells"
 
 
 def calibration_folder(beside: Path) -> Path:
-    """In a data folder, and beside the models for all data folders."""
+    """The calibrations, in a data folder, and beside the models for all data folders."""
     return beside / "calibration"
 
 
 def related_words_folder() -> Path:
-    """Tables of akin words, one for each embedder."""
+    """Tables of related words, one for each embedder."""
     return models_folder() / "akin"
 
 
 def captures_folder(data: Path) -> Path:
-    """What the lab takes down, a folder for each window."""
+    """The captures of the lab, a folder for each window."""
     return data / "captures"
 
 

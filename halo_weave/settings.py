@@ -1,4 +1,4 @@
-"""Every parameter of the algorithm: its default, its range, its meaning. Values are checked where they enter."""
+"""All parameters of the algorithm with default, range and meaning. Values are checked when they are set."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from halo_weave.core.tokens import Role
 from halo_weave.errors import BadSetting
 
 SHARED_KEY = "windows"  # the key under which a store keeps the settings that all windows share
-PRESETS_KEY = "presets"  # and the one of the saved presets, by name
+PRESETS_KEY = "presets"  # the key of the saved presets
 
-# Settings by the names that they had up to version 0.2: stored windows, exports and configurations may still use them.
+# Names of settings up to version 0.2, which stored windows, exports and configurations may still use.
 FORMER_NAMES = {
     "adds_up": "aggregate",
     "answered_by": "engine_name",
@@ -51,7 +51,7 @@ _system = partial(setting, group="System")
 _elsewhere = partial(setting, group="Elsewhere")
 
 MAX_AUTOMATIC_BUDGET = (
-    16_384  # a window's budget is not larger by itself: what is live is read, and paid for where a server is
+    16_384  # limit of an automatic budget: live text has to be read, and paid for on a server
 )
 
 STRATEGY_SETTINGS = settings_of(STRATEGIES)  # the strategies' own settings
@@ -59,7 +59,7 @@ STRATEGY_SETTINGS = settings_of(STRATEGIES)  # the strategies' own settings
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one window. What a window does not set comes from the settings for all."""
+    """The settings of one window. Those that a window does not set come from the settings for all."""
 
     temperature: float = _generation(
         0.7,
@@ -269,17 +269,17 @@ class Settings:
     )
 
     def __getitem__(self, name: str) -> Any:
-        """Any setting by its name, a strategy's own ones too."""
+        """A setting by its name, also of a strategy."""
         return self.own[name] if name in STRATEGY_SETTINGS else getattr(self, setting_field(name).name)
 
     def changed(self, changes: Mapping[str, Any]) -> Settings:
-        """These settings with others in their place. An unknown name or a value out of range is refused."""
+        """These settings with some replaced. An unknown name or a value out of range is refused."""
         values = {name: checked_setting(name, value) for name, value in changes.items()}
         own = {name: values.pop(name) for name in STRATEGY_SETTINGS if name in values}
         return replace(self, **values, own={**self.own, **own})
 
     def restored(self, stored: object) -> Settings:
-        """These settings with stored ones in their place, as far as this version can use them."""
+        """These settings with stored ones, as far as this version can use them."""
         return self.changed(usable_settings(stored))
 
     @property
@@ -297,16 +297,14 @@ class Settings:
         return {name: self[name] for name in FIELDS}
 
     def reply_room(self, context: int) -> int:
-        """Tokens of a model's context that are kept free for the reply: as long as it may be, at most a quarter.
-
-        A reply that may be longer goes on while there is room.
-        """
+        """Tokens of the model's context that are kept free for the reply: its limit, at most a quarter of the context.
+        A longer reply continues while there is room."""
         return min(self.max_new_tokens, context // 4)
 
     def live_limit(self, context: int) -> int:
-        """Above so many live tokens the dimmest chunks fall asleep; 0: never.
+        """The dimmest chunks are pruned when more tokens than these are live; 0: never.
 
-        If nobody chose a number: a model's context less room for the reply and for what wakes up, at most `AUTO_MOST`.
+        If it is not set: the model's context minus room for the reply and for recall, at most `AUTO_MOST`.
         """
         if self.max_context_tokens is not None:
             return self.max_context_tokens
@@ -314,17 +312,15 @@ class Settings:
         return min(context - self.reply_room(context) - min(recalled, context // 8), MAX_AUTOMATIC_BUDGET)
 
     def prune_goal(self, budget: int, *, cuts: bool, token_ids: bool = True) -> int:
-        """How many tokens one forgetting leaves.
-
-        `cuts`: the model's cache can lose a part and keep the rest. `token_ids`: it takes tokens, not messages.
-        """
+        """The size at which pruning stops. `cuts`: the engine can cut its KV cache. `token_ids`: it takes tokens, not
+        messages."""
         mended = cuts and self.kv_mode == "splice"
         usual = 1.0 if mended else 0.7 if token_ids else 0.5
         share = self.prune_to if self.prune_to is not None else usual
         return int(budget * share)
 
     def brightness_strategy(self, calibration: Calibration = NOT_CALIBRATED) -> Strategy:
-        """The chosen strategy for a model, with its settings: its own, and those general ones that it has a field for."""
+        """The chosen strategy for a model, with its own settings and the general ones that it has fields for."""
         chosen = STRATEGIES[self.strategy]
         values = {one.name: self[one.name] for one in fields(chosen) if one.name in FIELDS}
         return chosen(**values, calibration=calibration)
@@ -344,29 +340,29 @@ FIELDS: dict[str, Field[Any]] = {one.name: one for one in _all_fields()}
 
 
 def setting_field(name: str) -> Field[Any]:
-    """The setting of this name."""
+    """The setting with this name."""
     if name not in FIELDS:
         raise BadSetting(f"There is no setting {name!r}. Known: {', '.join(FIELDS)}.")
     return FIELDS[name]
 
 
 def checked_setting(name: str, value: Any) -> Any:
-    """The value in its right type, or a sentence that says what it may be."""
+    """The value in its right type. Raises BadSetting with a sentence that says what is allowed."""
     return checked_value(setting_field(name), value)
 
 
 def with_current_names(
     stored: Mapping[str, Any], former_names: Mapping[str, str] = FORMER_NAMES
 ) -> dict[str, Any]:
-    """Settings under the names that they have now. Where both names are there, the current one counts."""
+    """Settings under their current names. If both names are present, the current one counts."""
     former = {former_names[name]: value for name, value in stored.items() if name in former_names}
     return {**former, **{name: value for name, value in stored.items() if name not in former_names}}
 
 
 def usable_settings(stored: object) -> dict[str, Any]:
-    """What of stored settings this version knows and allows.
+    """The stored settings that this version knows and allows.
 
-    The rest may be of a newer version: it stays stored, and never makes a window unusable.
+    Others may come from a newer version: they stay stored, and never make a window unusable.
     """
     found = {}
     for name, value in with_current_names(stored).items() if isinstance(stored, Mapping) else ():
@@ -376,7 +372,7 @@ def usable_settings(stored: object) -> dict[str, Any]:
 
 
 def no_effect(name: str) -> dict[str, str]:
-    """Why a setting changes nothing, by each strategy under which that is so."""
+    """Why a setting has no effect, by strategy."""
     if name in STRATEGY_SETTINGS:
         users = [one for one, kind in STRATEGIES.items() if any(name == own.name for own in fields(kind))]
         return {one: f"only {' and '.join(users)} uses it." for one in STRATEGIES if one not in users}
@@ -384,5 +380,5 @@ def no_effect(name: str) -> dict[str, str]:
 
 
 def described_settings() -> list[dict[str, Any]]:
-    """All settings for a page or a document: name, group, default, range, meaning, and where it changes nothing."""
+    """All settings for a page or a document: name, group, default, range, meaning, and where they have no effect."""
     return [{**description(one), "no_effect": no_effect(one.name)} for one in FIELDS.values()]

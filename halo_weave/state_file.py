@@ -1,4 +1,5 @@
-"""What a run writes to the data folder for the next one: the model in use, the user's choices, the server's address."""
+"""What the program writes to the data folder for the next run: the model in use, the user's choices, the server's
+address."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def remember_model(data: Path, name: str) -> None:
-    """The model that the user chose while the program ran: the next start takes it, unless another one is named."""
+    """Remember the model that the user chose: the next run uses it, unless another one is named."""
     _remember(data, CHOSEN, name)
 
 
@@ -27,7 +28,7 @@ def remembered_model(data: Path) -> str | None:
 
 
 def remember_embedder(data: Path, name: str) -> None:
-    """The embedder that made the vectors of this memory, as the user named it: the next start takes it likewise."""
+    """Remember the embedder of this memory's vectors: the next run uses it, too."""
     _remember(data, CHOSEN_EMBEDDER, name)
 
 
@@ -54,9 +55,9 @@ def _remembered(data: Path, note: str) -> str | None:
 
 
 def mark_model_in_use(data: Path, file: str) -> None:
-    """Note that this process uses a model, until it ends in good order."""
+    """Note that this process uses a model, until it ends normally."""
     note = data / FOLDER / f"{os.getpid()}.json"
-    with suppress(OSError):  # nothing depends on it
+    with suppress(OSError):  # the state is optional
         note.parent.mkdir(parents=True, exist_ok=True)
         used = {"owner": this_process(), "file": file, "size": Path(file).stat().st_size}
         note.write_text(json.dumps(used), encoding="utf-8")
@@ -64,7 +65,7 @@ def mark_model_in_use(data: Path, file: str) -> None:
 
 
 def mark_server_running(data: Path, address: str) -> None:
-    """Note where this process serves the memory, until it ends in good order."""
+    """Note where this process serves the memory, until it ends normally."""
     note = data / FOLDER / f"{os.getpid()}-server.json"
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +74,7 @@ def mark_server_running(data: Path, address: str) -> None:
 
 
 def running_server(data: Path) -> str:
-    """The address of a process that serves this memory; empty if there is none."""
+    """The address of a running server of this memory; empty if there is none."""
     for note in sorted((data / FOLDER).glob("*-server.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             found = json.loads(note.read_text(encoding="utf-8"))
@@ -83,7 +84,7 @@ def running_server(data: Path) -> str:
 
 
 def changed_models(data: Path) -> list[str]:
-    """A sentence for each model whose file changed under a run that did not end in good order. Said once."""
+    """A sentence for each model file that changed while a run used it that did not end normally. Each is reported once."""
     sentences = []
     for note in sorted((data / FOLDER).glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from halo_weave.chat.capture import TurnRecorder
 from halo_weave.chat.open_window import OpenWindow
 from halo_weave.chat.prompt import WindowPrompt
-from halo_weave.chat.recorder import TurnRecorder
 from halo_weave.core.attribution import AttributionTracker
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.engines.base import LateAttention, PrefillResult

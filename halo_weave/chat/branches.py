@@ -15,8 +15,8 @@ from halo_weave.errors import BadInput, UnknownWindow
 from halo_weave.store.records import TurnRecord, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
-ENOUGH = 4  # messages at the end of a history that make it known though its beginning is another
-_TELLING = 12  # words of a reply that nobody else gave, which make it known by themselves
+ENOUGH = 4  # so many matching messages identify a history whose beginning differs
+_TELLING = 12  # so many words of a reply that occurs once identify a history by themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,17 @@ class KnownHistory:
     """The last turn that a window and a history have in common."""
 
     window: str
-    turn: TurnRecord | None  # None: nothing
-    known: int  # messages of the history up to that turn, it included
+    turn: TurnRecord | None  # None: they have no turn in common
+    known: int  # number of messages of the history up to and including that turn
 
 
 def match_history(
     store: SqlStore, history: Sequence[tuple[Role, str]], window: str | None = None
 ) -> KnownHistory | None:
-    """The longest part of the history that was said in one line here, beginning where the history begins.
+    """Find the longest part of the history that was said here, on one branch, from the beginning of the history.
 
-    Without `window`, only a reply of ours makes a conversation known: two chats may begin with the same words. The oldest
-    messages may have been dropped, or replaced by something else; then several must fit, or a reply like no other.
+    Without `window`, at least one reply must match: two chats may begin with the same user messages. If the client has
+    dropped or replaced the oldest messages, several messages must match, or one long reply that occurs only once.
     """
     marks = [turn_hash(role, text) for role, text in history]
     partly: tuple[int, TurnRecord] | None = None
@@ -62,7 +62,7 @@ def match_history(
 
 
 def _likeliest(store: SqlStore, mark: int, window: str | None) -> list[TurnRecord]:
-    """Turns with this mark; those first that nothing follows yet."""
+    """Turns with this hash; those that no turn follows come first."""
     found = store.marked(mark, window=window)
     return (
         sorted(found, key=lambda turn: bool(store.followers(turn.id, turn.window)))
@@ -74,7 +74,7 @@ def _likeliest(store: SqlStore, mark: int, window: str | None) -> list[TurnRecor
 def _extended(
     store: SqlStore, marks: Sequence[int], turn: TurnRecord, at: int, window: str | None
 ) -> KnownHistory:
-    """On from a turn, as far as what follows it is what the history says."""
+    """Follow the history from a turn on, as long as the turns that follow it here match."""
     place = window or turn.window
     for mark in marks[at + 1 :]:
         same = [one for one in store.marked(mark, window=place) if one.parent == turn.id]
@@ -86,7 +86,7 @@ def _extended(
 
 @dataclass(frozen=True, slots=True)
 class TurnVersion:
-    """One of several turns that follow the same one."""
+    """One version of a turn: turns that follow the same turn are versions of each other."""
 
     turn_id: int
     role: Role
@@ -97,58 +97,59 @@ class TurnVersion:
 
 
 class Branches:
-    """The part of `weave.turns` that needs no model."""
+    """The methods of `weave.turns` that need no model."""
 
-    _system: Runtime
+    _runtime: Runtime
 
     def add(
         self, window_id: str, said: Sequence[tuple[Role, str]], *, after: int | None = None
     ) -> list[TurnRecord]:
-        """Turns as they were said elsewhere, one after the other; the model is not asked.
+        """Add turns that were written elsewhere, one after the other, without generating.
 
         `after`: the turn that they follow, instead of the last one; 0: none.
         """
-        with self._system.exclusive_change(window_id):
+        with self._runtime.exclusive_change(window_id):
             if after:
-                checkout_turn(self._system, window_id, after)
+                checkout_turn(self._runtime, window_id, after)
             added = [
                 self._add(window_id, role, text, after if not i else None)
                 for i, (role, text) in enumerate(said)
             ]
-        self._system.recall.embed_soon()
+        self._runtime.recall.embed_soon()
         return added
 
     def recognise(
         self, history: Sequence[tuple[Role, str]], window_id: str | None = None
     ) -> KnownHistory | None:
-        """Where a conversation that another program sends whole was said, and how much of it is known here."""
-        return match_history(self._system.store, history, window_id)
+        """Find where a history that an API client sends was said, and how many of its messages are stored here."""
+        return match_history(self._runtime.store, history, window_id)
 
     def chat(self, name: str, window_id: str | None = None) -> str | None:
-        """The window of a chat that another program knows by this name; with `window_id`, it is that one from now on."""
+        """The window that an API client knows by this chat name. With `window_id`, the name belongs to that window from
+        now on."""
         if window_id is not None:
-            self._system.store.name_chat(name, window_id)
+            self._runtime.store.name_chat(name, window_id)
             return window_id
-        return self._system.store.chat_window(name)
+        return self._runtime.store.chat_window(name)
 
     def last_of(self, window_id: str, turn_id: int) -> int:
-        """A turn of this window by its id; it may be one that was never stored since nothing was said in it."""
-        self._system.window(window_id)
-        found = self._system.store.turn_record(turn_id)
+        """A turn of this window by its id. If it was never stored because it was empty, the turn before it."""
+        self._runtime.window(window_id)
+        found = self._runtime.store.turn_record(turn_id)
         if found.window != window_id:
             raise UnknownWindow(f"Turn {turn_id} is of another window.")
         return found.id
 
     def replace(self, window_id: str, turn_id: int, text: str) -> TurnRecord:
-        """The turn says this from now on. What it said, and what followed, stays in the record, aside."""
-        turn = self._system.store.turn_record(turn_id)
+        """Replace the text of a turn. The former text and the turns that followed stay stored on another branch."""
+        turn = self._runtime.store.turn_record(turn_id)
         return self.add(window_id, [(turn.role, text)], after=turn.parent or 0)[0]
 
     def siblings(self, window_id: str, turn_id: int) -> list[TurnVersion]:
-        """What was said at the place of this turn, itself included, in order of time."""
-        store = self._system.store
+        """All versions of this turn, this one included, in order of time."""
+        store = self._runtime.store
         turn = store.turn_record(turn_id)
-        self._system.window(window_id)
+        self._runtime.window(window_id)
         return [
             TurnVersion(
                 one.id,
@@ -162,71 +163,71 @@ class Branches:
         ]
 
     def switch(self, window_id: str, turn_id: int) -> TurnRecord:
-        """The branch that goes through this turn comes back, up to what was said last on it."""
-        store = self._system.store
+        """Check out the branch that goes through this turn, up to its last turn."""
+        store = self._runtime.store
         last = store.turn_record(turn_id)
         while more := [turn for turn in store.followers(last.id, window_id) if turn.window == window_id]:
             last = more[-1]
         return self.rewind(window_id, last.id)
 
     def rewind(self, window_id: str, turn_id: int) -> TurnRecord:
-        """This turn becomes the window's last one. What followed goes aside, and can come back."""
-        system = self._system
-        with system.exclusive(window_id):
-            system.window(window_id)
-            last = system.store.turn_record(turn_id)
-            if last.window != window_id and not on_branch(system.store, window_id, turn_id):
+        """Make this turn the window's last one. The turns that followed are set aside and can be checked out again."""
+        runtime = self._runtime
+        with runtime.exclusive(window_id):
+            runtime.window(window_id)
+            last = runtime.store.turn_record(turn_id)
+            if last.window != window_id and not on_branch(runtime.store, window_id, turn_id):
                 raise BadInput(f"Turn {turn_id} is of another window. Branch off there.")
-            windows = system.store.switch(window_id, turn_id, now=system.now())
-        system.recall.embed_soon()
-        system.publish_changed({window_id, *windows})
-        return system.store.turn_record(turn_id)
+            windows = runtime.store.switch(window_id, turn_id, now=runtime.now())
+        runtime.recall.embed_soon()
+        runtime.publish_changed({window_id, *windows})
+        return runtime.store.turn_record(turn_id)
 
     def branch(self, window_id: str, turn_id: int, name: str | None = None) -> WindowRecord:
-        """A new window that goes on from this turn: what led up to it belongs to both."""
-        system = self._system
-        with system.exclusive(window_id):
-            of = system.window(window_id)
-            system.store.check_owns(window_id)
-            if not on_branch(system.store, window_id, turn_id):
+        """Create a new window that continues from this turn. Both windows share the turns up to it."""
+        runtime = self._runtime
+        with runtime.exclusive(window_id):
+            of = runtime.window(window_id)
+            runtime.store.check_owns(window_id)
+            if not on_branch(runtime.store, window_id, turn_id):
                 raise BadInput(f"Turn {turn_id} is not on the current branch. Switch to it first.")
             texts = {"system_prompt": of.system_prompt, "user_name": of.user_name, "ai_name": of.ai_name}
-            record = system.store.create_window(
+            record = runtime.store.create_window(
                 name or f"{of.name[:180]} (branch)",
                 settings=of.settings,
                 tags=of.tags,
                 inherits=of.inherits,
-                now=system.now(),
+                now=runtime.now(),
                 **texts,
             )
-            system.store.switch(record.id, turn_id, now=system.now())
+            runtime.store.switch(record.id, turn_id, now=runtime.now())
             keys = [
                 chunk.key
-                for chunk in system.open_window(window_id).window.chunks
+                for chunk in runtime.open_window(window_id).window.chunks
                 if chunk.key.turn_id <= turn_id
             ]
-        with system.exclusive(record.id):
-            open_window = system.open_window_to_change(record.id)
+        with runtime.exclusive(record.id):
+            open_window = runtime.open_window_to_change(record.id)
             plan = open_window.plan_snapshot(keys, open_window.engine.info.context)
             if plan.chunks:
-                open_window.resurrect(plan, {}, now=system.now())
-        return system.window(record.id)
+                open_window.resurrect(plan, {}, now=runtime.now())
+        return runtime.window(record.id)
 
     def _add(self, window_id: str, role: Role, text: str, after: int | None) -> TurnRecord:
-        system = self._system
-        engine = system.model_in(window_id).engine
+        runtime = self._runtime
+        engine = runtime.model_in(window_id).engine
         tokens = engine.tokenize(text)
         if not len(tokens):
             raise BadInput("A turn without words cannot be added.")
-        ids = system.store.reserve(len(tokens) + 1)
-        place = after if after is not None else system.window(window_id).head
-        asked = system.store.turn_record(place) if place else None
+        ids = runtime.store.reserve(len(tokens) + 1)
+        place = after if after is not None else runtime.window(window_id).head
+        asked = runtime.store.turn_record(place) if place else None
         answers = asked.id if asked and asked.role is Role.USER and role is Role.ASSISTANT else None
         turn = ids.assistant_turn if role is Role.ASSISTANT else ids.user_turn
-        open_window = system.open_window_to_change(window_id)
+        open_window = runtime.open_window_to_change(window_id)
         size = open_window.settings.min_chunk_tokens
         chunks = chunk_turn(tokens, turn, role, ids.start, answers, min_chunk_tokens=size)
         live = [open_window.window.born(chunk) for chunk in chunks]
         kind = engine.info.tokenizer
-        system.store.append(window_id, live, tokenizer=kind, now=system.now(), after=after)
-        return system.store.turn_record(turn)
+        runtime.store.append(window_id, live, tokenizer=kind, now=runtime.now(), after=after)
+        return runtime.store.turn_record(turn)

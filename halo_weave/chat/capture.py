@@ -1,14 +1,14 @@
-"""Write attention, surprisal and all events of a window to disk turn by turn, and read them again."""
+"""Capture the attention, surprisal and events of a window for the lab: record them turn by turn on disk, and read them again."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from halo_weave.core.brightness import AttentionRow, Capture, Floats
 from halo_weave.core.pruning import PrunePlan
 from halo_weave.core.retrieval_heads import Calibration, RetrievalHead
 from halo_weave.core.tokens import Chunk, ChunkKey, Tokens
-from halo_weave.core.working_set import LiveChunk, ReplyPart, WorkingSet
+from halo_weave.core.working_set import LiveChunk, Recorder, ReplyPart, WorkingSet
 from halo_weave.engines.base import Engine
 from halo_weave.errors import BadInput
 from halo_weave.settings import Settings
@@ -28,15 +28,54 @@ MOST_MEGABYTES = 1_000
 READING, REPLY = 0, 1  # kinds of rows
 
 
+class TurnRecorder(Recorder, Protocol):
+    def begin(self, window: WorkingSet, settings: Settings) -> None:
+        """A turn begins; from now on the window notes its changes."""
+
+    def wanted(self, capture: Capture, engine: Engine) -> Capture:
+        """What is to be read of the attention, beside what the turn itself needs."""
+
+    def rows(self, rows: Sequence[AttentionRow], turn_id: int | None, surprisal: Floats | None) -> None:
+        """The user's turn was read."""
+
+    def row(self, row: AttentionRow | None, score_reply: bool) -> None:
+        """What was looked at to say the next token."""
+
+    def last_row(self, row: AttentionRow) -> None:
+        """The model has ended the reply: what its last token looked at."""
+
+    def end(self) -> None:
+        """The turn is over."""
+
+
+DeleteRecordings = Callable[[str | None], None]  # deletes what was taken down of a window, or of all
+NewRecorder = Callable[[str, Settings, Engine, Calibration], TurnRecorder]  # for a window, by its settings
+
+
+class NullRecorder:
+    """Records nothing."""
+
+    def begin(self, window: WorkingSet, settings: Settings) -> None: ...
+
+    def wanted(self, capture: Capture, engine: Engine) -> Capture:
+        return capture
+
+    def rows(self, rows: Sequence[AttentionRow], turn_id: int | None, surprisal: Floats | None) -> None: ...
+    def row(self, row: AttentionRow | None, score_reply: bool) -> None: ...
+    def last_row(self, row: AttentionRow) -> None: ...
+    def note(self, what: str, *values: Any) -> None: ...
+    def end(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class CapturedTurn:
     """One turn of a capture."""
 
-    steps: list[dict[str, Any]]  # what happened, in order
+    steps: list[dict[str, Any]]  # the changes of the window, in order
     arrays: Mapping[str, np.ndarray[Any, Any]]
 
     def rows(self) -> Iterator[AttentionRow]:
-        """The rows in the order in which they came."""
+        """The attention rows in the order in which they were captured."""
         ends = self.arrays["row_ends"].tolist()
         raw_ends, heads = self.arrays["raw_ends"].tolist(), int(self.arrays["heads"])
         tokens, raw, aside = self.arrays["tokens"], self.arrays["raw"], self.arrays["aside"].tolist()
@@ -55,14 +94,15 @@ class CapturedTurn:
 
 
 class CaptureWriter:
-    """Records one window: keeps a turn in memory and writes it at its end, until the size limit is reached."""
+    """Captures one window: collects a turn in memory and writes it when it ends, until the size limit is reached."""
 
     def __init__(
         self, folder: Path, calibration: Calibration, *, heads: str, most: int = MOST_MEGABYTES
     ) -> None:
-        """`heads`: "mean" for the mean of all alone, "retrieval", or "all". `most`: megabytes of the whole capture."""
+        """`heads`: "mean" for the mean over all heads only, "retrieval", or "all". `most`: size limit of the capture in
+        megabytes."""
         self.folder, self.calibration, self.heads, self.most = folder, calibration, heads, most
-        self.sentence = ""  # why nothing more is written, once that is so
+        self.sentence = ""  # why writing has stopped, if it has
         self._next = 1 + max((_number(path) for path in folder.glob("turn-*.npz")), default=0)
         self._begin()
 
@@ -70,7 +110,8 @@ class CaptureWriter:
     def open(
         cls, folder: Path, window: str, engine: Engine, calibration: Calibration, *, heads: str, most: int
     ) -> CaptureWriter:
-        """A new capture, or the one of the same window, model and heads, which goes on. Others get a folder beside it."""
+        """Begin a capture, or continue the one of the same window, model and heads. Otherwise it gets a folder of its
+        own."""
         about = {
             "format": FORMAT,
             "window": window,
@@ -91,7 +132,7 @@ class CaptureWriter:
         return cls(place, calibration, heads=heads, most=most)
 
     def wanted(self, capture: Capture, engine: Engine) -> Capture:
-        """What is captured while it records: all heads' mean, and rows of the chosen heads, the retrieval heads first."""
+        """What to capture: the mean over all heads, and rows of the chosen heads, retrieval heads first."""
         whole = replace(
             capture,
             layers=None,
@@ -108,28 +149,28 @@ class CaptureWriter:
             pairs += [pair for pair in Capture().chosen(info.layers, info.heads) if pair not in pairs]
         return replace(whole, raw=bool(pairs), raw_pairs=tuple(pairs) or None)
 
-    # What a window notes
+    # Called by the working set
 
     def begin(self, window: WorkingSet, settings: Settings) -> None:
-        """A turn begins: what is live, and how bright."""
+        """A turn begins: record the live chunks and their brightness."""
         self._begin()
         self.note("begin", window, settings)
 
     def rows(self, rows: Sequence[AttentionRow], turn_id: int | None, surprisal: Floats | None) -> None:
-        """The user's turn was read."""
+        """Record the attention rows of the user's turn."""
         self._rows += [(READING, row) for row in rows]
         self._steps.append(
             {"what": "read", "rows": len(rows), "turn": turn_id, "surprisal": self._store(surprisal)}
         )
 
     def row(self, row: AttentionRow | None, score_reply: bool) -> None:
-        """What was looked at to say the next token."""
+        """Record the attention row that the next token was generated with."""
         if row is not None:
             self._rows.append((REPLY, row))
         self._steps.append({"what": "row", "known": row is not None, "score_reply": score_reply})
 
     def last_row(self, row: AttentionRow) -> None:
-        """The model has ended the reply: what its last token looked at."""
+        """Record the attention row of the reply's last token."""
         self._rows.append((REPLY, row))
         self._steps.append({"what": "last_row"})
 
@@ -165,7 +206,7 @@ class CaptureWriter:
         self._steps.append(step)
 
     def end(self) -> None:
-        """The turn is over and is written, whole or not at all."""
+        """The turn has ended: write it. It is written completely or not at all."""
         if self.sentence or not self._steps:
             return
         size = sum(path.stat().st_size for path in self.folder.glob("turn-*.npz"))
@@ -196,7 +237,7 @@ class CaptureWriter:
         self._stored = 0
 
     def _store(self, values: Floats | None) -> list[int] | None:
-        """Where the values stand in the array `floats`, with their shape."""
+        """Append an array to `floats`; returns its offset and shape."""
         if values is None:
             return None
         flat = np.asarray(values, np.float32).ravel()
@@ -235,7 +276,7 @@ class CaptureWriter:
 
 @dataclass(frozen=True, slots=True)
 class StoredCapture:
-    """A capture as it lies on disk."""
+    """A capture on disk."""
 
     folder: Path
     about: Mapping[str, Any]
@@ -275,18 +316,18 @@ class StoredCapture:
 
 
 def captures_of(folder: Path, window_id: str) -> list[StoredCapture]:
-    """The captures of a window, in the order in which they were begun."""
+    """The captures of a window, oldest first."""
     return [StoredCapture.open(place) for place in _places(folder, window_id) if (place / ABOUT).exists()]
 
 
 def drop_captures(folder: Path, window_id: str | None) -> None:
-    """Delete the captures of a window, or all of them. They hold the words of the conversation."""
+    """Delete the captures of a window, or of all windows. Captures contain the text of conversations."""
     for place in [folder] if window_id is None else _places(folder, window_id):
         shutil.rmtree(place, ignore_errors=True)
 
 
 def live_chunks_of(turn: CapturedTurn, step: Mapping[str, Any]) -> list[LiveChunk]:
-    """The chunks of a step with their light."""
+    """The live chunks of a captured step, with brightness and traces."""
 
     def stored(where: list[int] | None) -> Floats | None:
         if where is None:
@@ -365,7 +406,7 @@ def _plan(plan: PrunePlan) -> dict[str, Any]:
 
 
 def _places(folder: Path, window_id: str) -> list[Path]:
-    """Where captures of a window lie: in a folder with its id, and with a number after it."""
+    """Folders with captures of a window: one with its id, and others with a number appended."""
     there = folder.iterdir() if folder.is_dir() else ()
     own = [path for path in there if path.name == window_id or _next_folder_name(path.name, window_id)]
     return sorted(own, key=lambda path: (len(path.name), path.name))

@@ -15,7 +15,7 @@ from xml.parsers import expat
 _WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main "
 _STRICT = "http://purl.oclc.org/ooxml/wordprocessingml/main "
 _DAMAGED = "is damaged, or not what its first bytes say. Open it in its program and save it anew."
-# A page with one word, so that all that a reading imports is imported before no file can be opened any more.
+# A page with one word: reading it imports everything that pypdf needs, before opening files is forbidden.
 _WARM_UP = (
     b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"
     b"3 0 obj<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>endobj\n"
@@ -25,11 +25,11 @@ _WARM_UP = (
 
 
 class _Refused(Exception):
-    """The rest of a sentence."""
+    """The file cannot be read. The message is the end of a sentence."""
 
 
 class _WordReader:
-    """The text of a Word document: a blank line after each paragraph, a tab between the cells of a table."""
+    """Reads the text of a Word document: a blank line after each paragraph, a tab between the cells of a table."""
 
     def __init__(self, characters: int) -> None:
         self._parts: list[str] = []
@@ -40,7 +40,9 @@ class _WordReader:
         self._parser.StartElementHandler = self._begin
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._heard
-        self._parser.StartDoctypeDeclHandler = self._doctype  # entities could make much of little
+        self._parser.StartDoctypeDeclHandler = (
+            self._doctype
+        )  # entities could expand a small file to a huge one
 
     def read(self, xml: bytes) -> str:
         self._parser.Parse(xml, True)
@@ -50,7 +52,7 @@ class _WordReader:
         raise _Refused(_DAMAGED)
 
     def _add(self, text: str) -> None:
-        text = text[: self._most + 1 - self._size]  # one more tells that there was too much
+        text = text[: self._most + 1 - self._size]  # one more, to see that there was too much
         self._size += len(text)
         self._parts.append(text)
 
@@ -95,7 +97,7 @@ def _docx(data: bytes, characters: int, unpacked: int) -> str:
             xml = part.read(unpacked + 1)
     except KeyError:
         raise _Refused("is a zip, but no DOCX. Unpack it, and attach the texts in it.") from None
-    except RuntimeError:  # a password is wanted
+    except RuntimeError:  # the file needs a password
         raise _Refused("is protected by a password. Save a copy without one.") from None
     if len(xml) > unpacked:
         raise _Refused(f"unpacks to more than {unpacked >> 20} MB of text. Attach a part of it.")
@@ -119,7 +121,7 @@ def _pdf(data: bytes, characters: int, unpacked: int) -> str:
 
 
 def prepared(folders: list[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What answers a question; with pypdf from these folders, if there are any."""
+    """The function that answers requests; imports pypdf from these folders, if there are any."""
     sys.path[:0] = folders
     for codec in (
         "cp437",

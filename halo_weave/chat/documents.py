@@ -22,17 +22,17 @@ from halo_weave.settings import Settings
 from halo_weave.store.records import DOCUMENT
 
 _TASK = Path(__file__).with_name("document_task.py")
-_MEMORY = 512 << 20  # bytes for the confined process, next to what the file itself takes
+_MEMORY = 512 << 20  # memory of the sandboxed process in bytes, beside the file itself
 _UNPACKED = 64 << 20  # bytes that the text of a DOCX may have
 _LONGEST_NAME = 120
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
-_UNREADABLE = 0.02  # share of control characters from which on a text is none
+_UNREADABLE = 0.02  # a file with a larger share of control characters is not text
 _OLD_OFFICE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
 def document_name(path: str) -> str:
-    """A file's name without its folders, on one line, without characters that could hide what it is."""
+    """The name of a file without its folders, on one line, without invisible characters that could disguise its type."""
     name = PurePosixPath(PureWindowsPath(path).as_posix()).name
     name = " ".join(_INVISIBLE.sub(" ", name.encode(errors="replace").decode()).split())
     if len(name) > _LONGEST_NAME:
@@ -41,7 +41,7 @@ def document_name(path: str) -> str:
 
 
 def document_text(name: str, data: bytes, *, characters: int, seconds: float) -> str:
-    """What a file says, at most so many characters. Raises DocumentRefused."""
+    """The text of a file, at most so many characters. Raises DocumentRefused."""
     if not data.strip():
         raise DocumentRefused(f"{name} is empty. Attach another file.")
     if data.startswith(_OLD_OFFICE):
@@ -107,15 +107,15 @@ def _confined(name: str, kind: str, data: bytes, characters: int, seconds: float
 
 
 def _folders(name: str) -> list[str]:
-    """Where pypdf lies."""
+    """The folders to import pypdf from."""
     spec = find_spec("pypdf")
     if spec is None or spec.origin is None:
         raise DocumentRefused(f"{name} is a PDF. Reading those needs: pip install 'halo-weave[documents]'")
     return [str(Path(spec.origin).parents[1])]
 
 
-MAX_DOCUMENTS = 20  # documents of one message
-CHARACTERS = 16  # of a token, at most: more are not read of a file
+MAX_DOCUMENTS = 20  # documents per message
+CHARACTERS = 16  # characters per token, at most: limits how much of a file is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +124,21 @@ class Document:
 
     name: str
     text: str
-    tokens: int = 0  # that the text takes
+    tokens: int = 0  # tokens of the text
 
 
 class Documents:
     """`weave.documents`."""
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def most_bytes(self, window_id: str | None = None) -> int:
-        """How large a file may be."""
+        """The size limit of a file, in bytes."""
         return self._limits(window_id).document_megabytes * 1_000_000
 
     def read(self, name: str, data: bytes, window_id: str | None = None) -> Document:
-        """A file's text and how many tokens it takes. Nothing is stored. Raises DocumentRefused."""
+        """The text of a file and its token count. Nothing is stored. Raises DocumentRefused."""
         limits, name = self._limits(window_id), document_name(name)
         if len(data) > self.most_bytes(window_id):
             raise DocumentRefused(
@@ -151,10 +151,10 @@ class Documents:
         return self.counted(name, text, window_id)
 
     def counted(self, name: str, text: str, window_id: str | None = None) -> Document:
-        """A text that was read before, with its tokens."""
+        """A text that was extracted before, with its token count."""
         limits, name = self._limits(window_id), document_name(name)
-        system = self._system
-        model = system.model if window_id is None else system.model_in(window_id)
+        runtime = self._runtime
+        model = runtime.model if window_id is None else runtime.model_in(window_id)
         tokens = len(model.engine.tokenize(text))
         if tokens > limits.document_tokens:
             raise DocumentRefused(
@@ -166,7 +166,7 @@ class Documents:
         return Document(name, text, tokens)
 
     def checked(self, documents: Sequence[Document], window_id: str) -> tuple[Document, ...]:
-        """Documents as they can be said with a message."""
+        """Check the documents of a message."""
         if len(documents) > MAX_DOCUMENTS:
             raise BadInput(
                 f"A message may have {MAX_DOCUMENTS} documents. Send some of them with the next one."
@@ -174,12 +174,12 @@ class Documents:
         return tuple(self.counted(one.name, one.text, window_id) for one in documents)
 
     def _limits(self, window_id: str | None) -> Settings:
-        system = self._system
-        return system.settings(None if window_id is None else system.window(window_id))
+        runtime = self._runtime
+        return runtime.settings(None if window_id is None else runtime.window(window_id))
 
 
 class _WithDocuments(Protocol):
-    """What is said with documents."""
+    """The part of a request that attaching needs: the documents, and the turn that they follow."""
 
     @property
     def documents(self) -> Sequence[Document]: ...
@@ -188,18 +188,18 @@ class _WithDocuments(Protocol):
 
 
 def attach(
-    system: Runtime, open_window: OpenWindow, asked: _WithDocuments, user: int, *, whole: bool
+    runtime: Runtime, open_window: OpenWindow, asked: _WithDocuments, user: int, *, whole: bool
 ) -> Iterator[PrunePlan]:
-    """Documents are stored before they are shown, one transaction each.
+    """Store the documents, one transaction each.
 
-    `whole`: the model has room for all of them, next to so many tokens of the user's. If not, all but the openings
-    sleeps at once, and wakes up like anything else when it is spoken of: the plans say what.
+    `whole`: the model's context has room for all of them and the message of `user` tokens. If not, all but their
+    openings are pruned at once, and can be resurrected like any other chunk. Yields the prune plans.
     """
     documents = asked.documents
-    room = max(0, recall_room(open_window, user)) // 2  # the other half is for what wakes up
+    room = max(0, recall_room(open_window, user)) // 2  # the other half is for recall
     for place, document in enumerate(documents):
-        tokens, now = open_window.engine.tokenize(document.text), system.now()
-        ids = system.store.reserve(len(tokens))
+        tokens, now = open_window.engine.tokenize(document.text), runtime.now()
+        ids = runtime.store.reserve(len(tokens))
         chunks = chunk_turn(
             tokens,
             ids.user_turn,
@@ -209,7 +209,7 @@ def attach(
             max_chunk_tokens=open_window.settings.max_chunk_tokens,
         )
         live = [open_window.window.born(chunk) for chunk in chunks]
-        system.store.append(
+        runtime.store.append(
             open_window.record.id,
             live,
             tokenizer=open_window.engine.info.tokenizer,
@@ -234,7 +234,7 @@ def attach(
 
 
 def document_cost(open_window: OpenWindow, documents: Sequence[Document]) -> int:
-    """Tokens that documents take with their frames."""
+    """Tokens of the documents with their frames."""
     frame = open_window.window.frame_tokens.get(Role.USER, 0)
     said = open_window.record.created if open_window.settings.timestamps else None
     names = (TurnAnnotation.quotation(said, Role.USER, document=one.name) for one in documents)
@@ -245,7 +245,7 @@ def document_cost(open_window: OpenWindow, documents: Sequence[Document]) -> int
 
 
 def _beyond(chunks: Sequence[Chunk], room: int) -> Sequence[Chunk]:
-    """What follows the opening, as far as it does not fit."""
+    """The chunks after the opening that do not fit."""
     size = 0
     for place, chunk in enumerate(chunks):
         size += len(chunk)

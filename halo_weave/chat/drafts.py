@@ -1,4 +1,4 @@
-"""Save replies while they stream."""
+"""Save replies while they are generated, so that a killed process loses little."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from halo_weave.store.sql_store import SqlStore
 
 log = logging.getLogger(__name__)
 PERIOD = 0.05  # seconds between two saves
-LAG = 0.08  # seconds that what is shown may be unsaved; when a save took longer, tokens are saved before they are shown
+LAG = 0.08  # seconds that a shown token may be unsaved; if a save takes longer, tokens are saved before they are shown
 WAIT = 2.0  # seconds that a token is held back at most
 LATE = 1.0  # seconds after which the user is told
 RETRY = 0.5  # seconds between two tries when the store refuses
 
-ReportUnstored = Callable[[OpenWindow, str], None]  # why what was shown is not stored yet; nothing: it is
+ReportUnstored = Callable[[OpenWindow, str], None]  # why the reply is not stored yet; empty: it is
 
 
 def unstored_message(why: str) -> str:
-    """What the user is told while a reply cannot be stored."""
+    """The message to the user while a reply cannot be stored."""
     return f"This reply is not stored yet: it is kept in memory, and storing it is tried again. {why}"
 
 
 class OpenDraft:
-    """The reply of a turn under way, and how much of it is saved."""
+    """The reply of a running turn, and how much of it is saved."""
 
     def __init__(
         self,
@@ -50,12 +50,13 @@ class OpenDraft:
         )
         self._changed = Condition()
         self._saved = 0
-        self._behind: float | None = None  # since when something is shown that is not saved
+        self._behind: float | None = None  # since when a shown token is unsaved
         self._failed = False
-        self._lost: LeaseLost | None = None  # nothing more of it can be saved
+        self._lost: LeaseLost | None = None  # the reply cannot be saved any more
 
     def token_added(self) -> None:
-        """The reply has one more token, which may be shown when this returns. Raises LeaseLost if the reply cannot be saved any more."""
+        """A token was added to the reply; it may be shown when this returns. Raises LeaseLost if the reply cannot be
+        saved any more."""
         if self._lost:
             raise self._lost
         with self._changed:
@@ -73,9 +74,9 @@ class OpenDraft:
         return 0.0 if self._behind is None else time.monotonic() - self._behind
 
     def snapshot(self, now: datetime) -> Draft | None:
-        """All of the reply so far, if something of it is not saved.
+        """The whole reply so far, if part of it is unsaved.
 
-        Without the open window's lock, so that the next token never waits for this thread: a reply only grows.
+        It does not take the open window's lock, so that generation never waits for this thread: a reply only grows.
         """
         reply = self.open_window.window.reply
         count = 0 if reply is None else len(reply.pieces)
@@ -93,7 +94,7 @@ class OpenDraft:
         )
 
     def saved(self, draft: Draft, taken: float) -> float:
-        """What the reply was at this moment is saved. Returns for how many seconds some of it was not."""
+        """The reply was saved as of this moment. Returns for how many seconds part of it was unsaved."""
         reply = self.open_window.window.reply
         more = reply is not None and len(reply.pieces) > len(draft.tokens)
         with self._changed:
@@ -111,23 +112,23 @@ class OpenDraft:
         self._tell(self.open_window, unstored_message(why))
 
     def lost(self, error: LeaseLost) -> None:
-        """Another server has the window, and what was saved of the reply."""
+        """Another server has taken the window over, with what was saved of the reply."""
         with self._changed:
             self._failed, self._lost = True, error
             self._changed.notify_all()
 
     def close(self) -> None:
-        """The reply has ended. When this returns, the thread has let go of it."""
+        """The reply has ended. When this returns, the thread no longer uses it."""
         self._writer.forget(self)
 
 
 class DraftWriter:
-    """Saves all windows' replies in one transaction: the first token at once, then every `PERIOD`."""
+    """Saves the replies of all windows in one transaction: the first token at once, then every `PERIOD` seconds."""
 
     def __init__(self, store: SqlStore, now: Callable[[], datetime]) -> None:
         self._store, self._now = store, now
         self.due = Event()
-        self.slow = True  # saving took too long the last time, or was never tried
+        self.slow = True  # the last save took too long, or there was none yet
         self._open: list[OpenDraft] = []
         self._saving = Lock()
         self._thread: Thread | None = None
@@ -164,7 +165,7 @@ class DraftWriter:
             time.sleep(RETRY if not whole else PERIOD / 10 if self.slow else PERIOD)
 
     def _save(self) -> bool:
-        """Whether the store took what there was."""
+        """Save all open drafts. Returns whether the store took them."""
         taken, now = time.monotonic(), self._now()
         pending = [(one, draft) for one in self._open if (draft := one.snapshot(now)) is not None]
         if not pending:
@@ -186,7 +187,7 @@ class DraftWriter:
         return True
 
     def _save_alone(self, one: OpenDraft, draft: Draft) -> bool:
-        """One of several cannot be saved, since its window is gone: the others shall be."""
+        """One of several replies cannot be saved because its window was deleted: save the others one by one."""
         try:
             self._store.save_drafts([draft])
         except LeaseLost as error:

@@ -18,11 +18,11 @@ from halo_weave.chat.events import (
 )
 from halo_weave.chat.views import ChunkView
 
-KEPT_EVENTS = 20_000  # of one window
+KEPT_EVENTS = 20_000  # events kept for one window
 KEPT_BYTES = 8_000_000
 KEPT_IN_ALL = 32_000_000  # bytes, of all windows together
-EACH = 300  # bytes that an event takes at least, about
-EACH_TOKEN = 24  # and for each token that it tells of
+EACH = 300  # estimated bytes of an event
+EACH_TOKEN = 24  # and for each token in it
 
 
 @dataclass(slots=True)
@@ -31,14 +31,15 @@ class NumberedEvent:
 
     id: str
     event: WindowEvent
-    size: int = 0  # bytes, about, also once it is rendered
-    rendered: bytes | None = None  # by the first who sends it, for all others
+    size: int = 0  # estimated bytes, with its rendered form
+    rendered: bytes | None = None  # rendered once, by the first connection that sends it
 
 
 class EventHub:
-    """The events of one window, numbered from 1. Their ids also name this run of the program.
+    """The events of one window, numbered from 1.
 
-    Ids of another run, or older than what is kept, are answered by `EventsLost`.
+    Event ids also name this run of the program. Ids of another run, and ids older than the events kept, are answered
+    with `EventsLost`.
     """
 
     def __init__(self, run: str, *, kept_events: int = KEPT_EVENTS, kept_bytes: int = KEPT_BYTES) -> None:
@@ -48,13 +49,15 @@ class EventHub:
         self._kept: dict[int, NumberedEvent] = {}
         self._bytes = 0
         self._newest = 0
-        self._dropped = 0  # up to here events were dropped to keep the bounds
-        self._reports: dict[str, int] = {}  # of those that replace the one before, the number of the last
+        self._dropped = 0  # the number of the last event that was dropped to keep the limits
+        self._reports: dict[
+            str, int
+        ] = {}  # for kinds of events that replace the one before: the number of the last
         self._nudges: set[Callable[[], object]] = set()
         self.closed = False
 
     def publish(self, event: WindowEvent) -> str:
-        """Number an event and tell those who watch."""
+        """Number an event and notify the watchers."""
         with self._lock:
             self._newest += 1
             number = self._newest
@@ -84,7 +87,7 @@ class EventHub:
                 nudge()
 
     def forget(self) -> int:
-        """Keep nothing. Returns how many bytes that frees."""
+        """Drop all events. Returns how many bytes that frees."""
         with self._lock:
             held, self._bytes = self._bytes, 0
             self._kept.clear()
@@ -93,12 +96,12 @@ class EventHub:
 
     @property
     def held(self) -> int:
-        """Bytes of the events that are kept, about."""
+        """Estimated bytes of the events that are kept."""
         return self._bytes
 
     @property
     def last(self) -> str:
-        """The id of the newest event: whoever has looked at the context goes on from here."""
+        """The id of the newest event: a client that has just loaded the context continues from here."""
         return self._id(self._newest)
 
     def _id(self, number: int) -> str:
@@ -107,7 +110,7 @@ class EventHub:
     # Watching
 
     def place(self, after: str | None) -> int | None:
-        """The number of the event a watcher saw last; None if what came after it is not known any more."""
+        """The number of the event that a watcher saw last; None if the events after it are no longer known."""
         with self._lock:
             if not after:
                 return self._newest
@@ -117,7 +120,7 @@ class EventHub:
             return int(number) if self._dropped <= int(number) <= self._newest else None
 
     def since(self, place: int | None) -> tuple[list[NumberedEvent], int]:
-        """What a watcher at this place has not seen, and its new place."""
+        """The events after this place, and the new place."""
         with self._lock:
             newest = self._newest
             if place is None or place < self._dropped:
@@ -137,7 +140,7 @@ class EventHub:
                 self._nudges.discard(nudge)
 
     def follow(self, after: str | None = None) -> Iterator[NumberedEvent]:
-        """Everything after an event, then what comes, until the hub is closed. Waits in the caller's thread."""
+        """Yield the events after an event, then wait for new ones, until the hub is closed. Blocks the caller's thread."""
         fresh = threading.Event()
         with self.watched(fresh.set):
             for numbered in self.poll(after, fresh.clear):
@@ -147,7 +150,7 @@ class EventHub:
                     yield numbered
 
     def poll(self, after: str | None, look: Callable[[], object]) -> Iterator[NumberedEvent | None]:
-        """Like `follow`, but yields None instead of waiting when there is no new event. `look` is called before each look."""
+        """Like `follow`, but yields None instead of waiting when there is no new event. Calls `look` before each check."""
         place = self.place(after)
         while True:
             look()
@@ -164,7 +167,7 @@ class EventHub:
         return len(self._nudges)
 
     def close(self) -> None:
-        """Watchers get what is left and are let go."""
+        """End all streams after their remaining events."""
         self.closed = True
         self._nudge()
 
@@ -176,7 +179,7 @@ class EventHubs:
         self._run = secrets.token_hex(4)
         self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
-        self._hubs: dict[str, EventHub] = {}  # those that were silent longest come first
+        self._hubs: dict[str, EventHub] = {}  # least recently used first
         self._closed = False
 
     def of(self, window_id: str) -> EventHub:
@@ -188,7 +191,7 @@ class EventHubs:
             return self._hubs[window_id]
 
     def bound(self, window_id: str) -> None:
-        """A turn is over in this window. Those that were silent longest make room for it."""
+        """Drop events of the windows that were idle longest, after a turn has ended in this one."""
         with self._lock:
             hub = self._hubs.pop(window_id, None)
             over = sum(one.held for one in self._hubs.values()) - self._kept_bytes
@@ -202,7 +205,7 @@ class EventHubs:
                 self._hubs[window_id] = hub
 
     def drop(self, window_id: str) -> None:
-        """A window is gone: those who watch it are told and let go."""
+        """The window was deleted: notify its watchers and end their streams."""
         with self._lock:
             hub = self._hubs.pop(window_id, None)
         if hub:
@@ -210,7 +213,7 @@ class EventHubs:
             hub.close()
 
     def publish(self, event: WindowEvent, window_id: str | None = None) -> None:
-        """Tell those who watch any window, or one, if somebody ever did."""
+        """Publish an event in one window, or in all, if it was ever watched."""
         with self._lock:
             hubs = [hub for name, hub in self._hubs.items() if window_id in (None, name)]
         for hub in hubs:
@@ -235,7 +238,7 @@ class EventHubs:
 
 
 def _size(event: WindowEvent) -> int:
-    """Bytes that an event takes, about: what it tells of tokens is most of it."""
+    """Estimated bytes of an event: mostly its tokens."""
     if isinstance(event, BrightnessChanged):
         return EACH + 4 * event.brightness.nbytes
     chunks: tuple[ChunkView | PrunedChunk, ...] = getattr(event, "chunks", ())

@@ -1,4 +1,4 @@
-"""What happens in a window, as events in order."""
+"""The events of a window."""
 
 from __future__ import annotations
 
@@ -25,42 +25,42 @@ INTERNAL_ERROR_MESSAGE = (
 
 @dataclass(frozen=True, slots=True)
 class SearchStarted:
-    """Memory is searched with the user's words."""
+    """The search for memories that match the message has begun."""
 
-    room: int  # tokens that may wake up
+    room: int  # tokens that may be resurrected
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ResurrectedChunk(ChunkView):
-    """A chunk that came back to its place, and why."""
+    """A chunk that was resurrected at its original position, and why."""
 
-    part: ResurrectReason  # itself a hit, or the pair of one
+    part: ResurrectReason  # whether it is a hit itself, or the pair of a hit
     hit: ChunkKey
     similarity: float
     cost: int
-    words: tuple[str, ...]  # of the user's that it matches
-    parts: Mapping[str, float]  # of the similarity
+    words: tuple[str, ...]  # words of the message that it matches
+    parts: Mapping[str, float]  # parts of the similarity
     window: str  # where it was said
     window_name: str
     speaker: str
     said: datetime
-    slept: bool  # in this window; else it comes from another one
+    pruned_here: bool  # whether it was pruned in this window; otherwise it comes from another one
     document: bool = False  # a part of a file that was attached; its name is the speaker
 
 
 @dataclass(frozen=True, slots=True)
 class ChunksResurrected:
-    """Sleeping chunks came back to their places."""
+    """Chunks were resurrected."""
 
     chunks: tuple[ResurrectedChunk, ...]
     cost: int
     room: int
-    passed_over: int  # hits that did not fit
+    passed_over: int  # hits that did not fit into the budget
 
 
 @dataclass(frozen=True, slots=True)
 class PrunedChunk:
-    """A chunk that fell asleep, and why."""
+    """A chunk that was pruned, and why."""
 
     key: ChunkKey
     tokens: int
@@ -70,11 +70,11 @@ class PrunedChunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunksPruned:
-    """Chunks fell asleep: before the turn since its words would not fit, or after it to keep the budget."""
+    """Chunks were pruned: before the turn because the message would not fit, or after it to keep the budget."""
 
     chunks: tuple[PrunedChunk, ...]
     budget: int
-    over: int  # tokens above the budget that nothing prunable is left for
+    over: int  # tokens over the budget although nothing more can be pruned
     before_turn: bool
 
 
@@ -86,17 +86,17 @@ class MessageStored:
     reply_turn: int
     said: datetime
     speaker: str
-    frames: int  # tokens of all frames that the model reads now
+    frames: int  # tokens of all frames in the prompt
     chunks: tuple[ChunkView, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RegenerationStarted:
-    """A turn of the user's that is stored already is answered, perhaps again; `reply_turn` will be the answer."""
+    """A stored message of the user is answered, perhaps again; `reply_turn` will be the id of the reply."""
 
     turn_id: int
     reply_turn: int
-    opened: int = 0  # tokens that the answer begins with: the model said them before
+    opened: int = 0  # tokens that the reply begins with, from an earlier version
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +117,11 @@ class TokenGenerated:
     id: int
     position: int
     piece: bytes
-    text: str  # whole characters only: the token that ends one carries it
-    tool: bool = False  # part of a tool's answer, not of the model's words
-    thought: bool = False  # part of what the model thinks before it answers
-    surprisal: float = nan  # nats, by the model's own distribution; not a number if it is not known
-    likely: Sequence[tuple[bytes, float]] = ()  # the likeliest in its place, if they were asked for
+    text: str  # whole characters only: a character that spans tokens is in the last of them
+    tool: bool = False  # whether it is part of a tool's output
+    thought: bool = False  # whether it is part of a thought
+    surprisal: float = nan  # nats, under the model's own distribution; NaN: unknown
+    likely: Sequence[tuple[bytes, float]] = ()  # the likeliest tokens at this place, if requested
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +129,7 @@ class BrightnessChanged:
     """Brightness of all live tokens in position order, the reply's so far included; a few times a second."""
 
     brightness: Brightness
-    attention: Brightness = field(  # what the reply took so far from each token before its exchange
+    attention: Brightness = field(  # attribution of the reply so far, by token before its exchange
         default_factory=lambda: np.zeros(0, np.float32)
     )
 
@@ -143,7 +143,7 @@ class ToolCalled:
 
 @dataclass(frozen=True, slots=True)
 class ClientToolCalled:
-    """The reply calls a tool of the program that asked for it."""
+    """The reply calls a tool of the API client."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -151,7 +151,7 @@ class ClientToolCalled:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswered:
-    """The tool has answered; its answer becomes part of the reply."""
+    """The tool has returned its output, which becomes part of the reply."""
 
     text: str
     ok: bool
@@ -159,7 +159,7 @@ class ToolAnswered:
 
 @dataclass(frozen=True, slots=True)
 class MemoryChanged:
-    """The user asked to remember or to forget something, and that was done."""
+    """The user asked to remember or to forget something, and it was saved or deleted."""
 
     change: Literal["saved", "forgotten"]
     path: str
@@ -169,27 +169,27 @@ class MemoryChanged:
 
 @dataclass(frozen=True, slots=True)
 class ReplyStored:
-    """The reply is stored, cut into chunks."""
+    """The reply is stored and cut into chunks."""
 
     turn_id: int
     said: datetime
     speaker: str
     chunks: tuple[ChunkView, ...]
-    use: Attribution | None  # None: it is not known, since the model is not calibrated yet
+    use: Attribution | None  # None: unknown, because the model is not calibrated yet
     remembered: tuple[ReplySourceView, ...] | None
-    unfinished: bool = False  # it reached its longest length, or the model's context was full
+    unfinished: bool = False  # it stopped at max_new_tokens or at the end of the model's context
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyNotStored:
-    """What was shown of the reply cannot be stored for now, and why; an empty sentence: it is stored again."""
+    """The reply cannot be stored for now, and why; with an empty message it is stored again."""
 
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
 class TurnEnded:
-    """The turn is over. What was shown is what the window holds and what is stored."""
+    """The turn has ended. Page, working set and store agree again."""
 
     reason: StopReason
     budget: TokenBudget
@@ -201,7 +201,7 @@ class TurnEnded:
 
 @dataclass(frozen=True, slots=True)
 class TurnFailed:
-    """The turn ended before it was done."""
+    """The turn has failed."""
 
     sentence: str
     elsewhere: bool = False  # whether the server that runs the model failed
@@ -209,27 +209,27 @@ class TurnFailed:
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """How far a change of the model is, in every window; each replaces the one before of its state."""
+    """Progress of loading another model, published in every window; each event replaces the one before of its state."""
 
-    model: str  # the one that is wanted
+    model: str  # the model that is being loaded
     state: ChangeStage
     sentence: str
-    progress: float | None = None  # 0 to 1, if it is known
+    progress: float | None = None  # 0 to 1; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class WindowChanged:
-    """The window was changed by something else than a turn, or turns left it: load its context again."""
+    """The window was changed by something other than a turn, or turns left it: clients load its context again."""
 
 
 @dataclass(frozen=True, slots=True)
 class WindowDeleted:
-    """The window is gone, and its events end."""
+    """The window was deleted; its event stream ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventsLost:
-    """The events after the one that was named are not kept any more: load the context again."""
+    """The events after the requested one are no longer kept: clients load the context again."""
 
 
 TurnEvent = (

@@ -25,7 +25,7 @@ def export_conversations(
     window_id: str | None = None,
     progress: Progress = silent,
 ) -> None:
-    """One window, or all of them where the form allows it."""
+    """Export one window, or all windows if the format allows it."""
     windows = [store.window(window_id)] if window_id else store.windows()
     if form == "markdown":
         if len(windows) != 1:
@@ -56,7 +56,7 @@ def _write_markdown(store: SqlStore, window: WindowRecord, write: Write, progres
 def _write_chatgpt(
     store: SqlStore, windows: Iterable[WindowRecord], write: Write, progress: Progress = silent
 ) -> None:
-    """A list of conversations with all their branches, which importers of ChatGPT's export can read."""
+    """Write a list of conversations with all their branches, which importers of ChatGPT's export can read."""
     memory, chosen = store.stats().id, list(windows)
     write("[")
     for done, window in enumerate(chosen, 1):
@@ -69,7 +69,7 @@ def _write_chatgpt(
 def _conversation(store: SqlStore, window: WindowRecord, memory: str) -> dict[str, Any]:
     root = f"{memory}-{window.id}"
     nodes: dict[str, dict[str, Any]] = {root: {"id": root, "message": None, "parent": None, "children": []}}
-    last: dict[int, str] = {0: root}  # the node that stands for the end of each turn
+    last: dict[int, str] = {0: root}  # the node that ends each turn
     updated = window.modified
     rest = _first_turns(store, window)
     while rest:
@@ -96,7 +96,7 @@ def _conversation(store: SqlStore, window: WindowRecord, memory: str) -> dict[st
 
 
 def _first_turns(store: SqlStore, window: WindowRecord) -> list[TurnRecord]:
-    """Where its turns begin; those of a window that branched off from another one begin there."""
+    """The turns that begin the window; for a window that branched off, its own first turns."""
     branch = store.branch(window.id)
     first = {turn.id: turn for turn in store.followers(0, window.id)}
     if branch and branch[0].parent is None:
@@ -124,7 +124,7 @@ def _messages(turn: TurnRecord, parts: list[tuple[str, str]]) -> Iterator[dict[s
 
 
 def _parts(store: SqlStore, turn: TurnRecord) -> list[tuple[str, str]]:
-    """The text of a turn, without what was deleted: of each kind as long as it goes."""
+    """The text of a turn without deleted chunks, as runs of one kind."""
     chunks = sorted(store.turn(turn.id), key=lambda one: one.chunk.start)
     there = [one for one in chunks if one.deleted is None and one.merged_into is None]
     parts = (

@@ -13,26 +13,26 @@ from halo_weave.core.resurrection import RecallHit, RecallPlan, plan_recall
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, UnknownChunk
 
-PlanWithinRoom = Callable[[int], RecallPlan]  # what should come back within so many tokens
+PlanWithinRoom = Callable[[int], RecallPlan]  # plans the resurrection within so many tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What came back, and what fell asleep to make room."""
+    """The chunks that were resurrected, and those pruned to make room."""
 
-    woken: tuple[ResurrectedChunk, ...] = ()
-    slept: tuple[PrunedChunk, ...] = ()
+    resurrected: tuple[ResurrectedChunk, ...] = ()
+    pruned: tuple[PrunedChunk, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class InjectionPlan:
     recall: RecallPlan
     prunes: PrunePlan
-    missing: int = 0  # tokens, where nothing of what is wanted fits
+    missing: int = 0  # tokens that were missing, if none of the wanted chunks fits
 
     @property
     def refusal(self) -> str:
-        """Why nothing comes back; nothing if it does, or is there already."""
+        """Why nothing was resurrected; empty if something was, or if all of it is live already."""
         if not self.missing:
             return ""
         return (
@@ -49,9 +49,9 @@ def plan_injection(
     current: Collection[int] = (),
     kept: Collection[ChunkKey] = (),
 ) -> InjectionPlan:
-    """As much of what is wanted as fits into this share of the budget, and what must be pruned for it.
+    """Plan to resurrect as many of the wanted chunks as fit into this share of the budget, and what to prune for them.
 
-    The newest exchanges, the `current` turns and what is `kept` are not pruned. If nothing fits, nothing is pruned.
+    The newest exchanges, the `current` turns and the `kept` chunks are not pruned. If nothing fits, nothing is pruned.
     """
     whole = context_room(open_window, 0)
     budget = max(1, min(open_window.live_limit or whole, whole))
@@ -75,22 +75,23 @@ def plan_injection(
 
 
 def inject_snapshot(open_window: OpenWindow, keys: Collection[ChunkKey], *, now: datetime) -> Injection:
-    """The chunks kept with a memory come back, the most relevant first, on at most half of the budget."""
+    """Resurrect the chunks in the snapshot of an entry, most relevant first, within half of the budget."""
     plan = plan_injection(open_window, lambda room: open_window.plan_snapshot(keys, room), kept=keys)
-    slept = _make_room(open_window, plan, now)
+    pruned = _make_room(open_window, plan, now)
     return Injection(
-        open_window.resurrect(plan.recall, {}, now=now, by="memory") if plan.recall.chunks else (), slept
+        open_window.resurrect(plan.recall, {}, now=now, by="memory") if plan.recall.chunks else (), pruned
     )
 
 
 def resurrect_for_user(open_window: OpenWindow, key: ChunkKey, *, now: datetime) -> Injection:
-    """The user asks for this chunk: it is pinned. Its question or answer, and the first chunk of its turn, come along."""
+    """Resurrect and pin the chunk that the user asked for; its question or answer and the first chunk of its turn are
+    resurrected, too."""
     plan = plan_injection(open_window, lambda room: _with_pairs(open_window, key, room), share=1.0)
-    slept = _make_room(open_window, plan, now)
-    woken = open_window.resurrect_for_user(key, now=now)
+    pruned = _make_room(open_window, plan, now)
+    resurrected = open_window.resurrect_for_user(key, now=now)
     pairs = tuple(one for one in plan.recall.chunks if one.key != key)
     also = open_window.resurrect(replace(plan.recall, chunks=pairs), {}, now=now) if pairs else ()
-    return Injection((woken, *also), slept)
+    return Injection((resurrected, *also), pruned)
 
 
 def _make_room(open_window: OpenWindow, plan: InjectionPlan, now: datetime) -> tuple[PrunedChunk, ...]:
@@ -100,8 +101,8 @@ def _make_room(open_window: OpenWindow, plan: InjectionPlan, now: datetime) -> t
 
 
 def _with_pairs(open_window: OpenWindow, key: ChunkKey, room: int) -> RecallPlan:
-    """A chunk with its pairs if there is room for all, else alone."""
-    open_window.resurrectable([key])  # what cannot come back here is refused
+    """The chunk with its pairs if there is room for all, else without them."""
+    open_window.resurrectable([key])  # raises an error for chunks that cannot be resurrected here
     candidates = {
         one: candidate
         for one, candidate in open_window.store.recall_candidates(open_window.record.id, [key]).items()

@@ -1,4 +1,4 @@
-"""All of memory: search, preview of recall, export, import, embedding, and the operations behind the MCP tools."""
+"""Operations on all of memory: search, preview of recall, export, import, embedding, and those behind the MCP tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from halo_weave.chat.runtime import Runtime
 from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.turn_runner import storable_text
 from halo_weave.chat.windows import find_window
-from halo_weave.core.placeholder_tokens import TOKENIZER, split_into_chunks
+from halo_weave.core.chunking import TOKENIZER, split_into_chunks
 from halo_weave.core.resurrection import PlannedResurrection, RecallHit, RecallPlan, ResurrectReason
 from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
@@ -44,17 +44,17 @@ from halo_weave.store.records import ExportFilter, ImportResult, MemoryStats, St
 log = logging.getLogger(__name__)
 WAIT = 60.0  # seconds for the embedder to be there
 STOP_TIMEOUT = 5.0  # seconds to wait for a running re-embedding when the program closes
-# All vectors made by the embedder of this name, None: by the one in use. Told what is being done, how much, of how much.
+# Makes all vectors with the embedder of this name (None: the one in use), and reports progress: what, how much, of how much.
 Reembed = Callable[[str | None, Callable[[str, int, int], None]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """A hit of a search with the chunk it found."""
+    """A search hit with the chunk that was found."""
 
     hit: RecallHit
     record: StoredChunk
-    live: bool  # in the window that asked
+    live: bool  # whether it is live in the window that asked
     part: ResurrectReason = ResurrectReason.HIT
     tags: tuple[str, ...] = ()  # the tags of the person who asks
 
@@ -80,23 +80,23 @@ class PlacedToken:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What would be resurrected if this were said."""
+    """What would be resurrected for a message."""
 
     plan: RecallPlan
     hits: Mapping[ChunkKey, RecallHit]
     texts: Mapping[ChunkKey, str]
     tokens: int  # of the text itself
-    near: tuple[PlannedResurrection, ...] = ()  # too unlike the text to be resurrected by itself
+    near: tuple[PlannedResurrection, ...] = ()  # not similar enough to be resurrected automatically
     sleeps: int = 0  # tokens that would be pruned first, if room is made
 
 
 class _Closing(Exception):
-    """The program ends."""
+    """The program is ending."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingState:
-    """How many chunks have the vector they should have; while an embedder is downloaded, how many of its bytes are here."""
+    """How many chunks have an up-to-date vector; while an embedder is downloaded, how many of its bytes have arrived."""
 
     state: Literal["idle", "running", "off", "failed"]
     model: str
@@ -107,7 +107,7 @@ class EmbeddingState:
 
 @dataclass(frozen=True, slots=True)
 class ImportState:
-    """How much of a file is imported; `total` is 0 while that is not known."""
+    """How much of a file is imported; `total` is 0 while it is unknown."""
 
     state: Literal["idle", "running"]
     done: int
@@ -127,18 +127,18 @@ class SystemStatus:
 class Memory:
     """`weave.memory`."""
 
-    def __init__(self, system: Runtime, embed_anew: Reembed | None, prefetcher: Prefetcher) -> None:
+    def __init__(self, runtime: Runtime, embed_anew: Reembed | None, prefetcher: Prefetcher) -> None:
         """`embed_anew` makes all vectors by the embedder that was chosen; None if there is none."""
-        self._system, self._embed_anew, self._prefetcher = system, embed_anew, prefetcher
-        self._embedding: EmbeddingState | None = None  # by another embedder, under way or failed
+        self._runtime, self._embed_anew, self._prefetcher = runtime, embed_anew, prefetcher
+        self._embedding: EmbeddingState | None = None  # state of re-embedding with another embedder
         self._building: Thread | None = None
         self._closed = False
         self._importing: ImportState | None = None
 
-    def within(self, system: Runtime) -> Memory:
-        """The same memory on a runtime with the limits of a person."""
+    def within(self, runtime: Runtime) -> Memory:
+        """The same operations, limited to what the person of this runtime may see and change."""
         other = copy(self)
-        other._system = system
+        other._runtime = runtime
         return other
 
     # Looking
@@ -153,26 +153,26 @@ class Memory:
         limit: int = 50,
         only: SearchFilter = NO_FILTER,
     ) -> list[SearchResult]:
-        """All of memory, or what was said in one window, by someone, at some time, or has a tag, by itself or its window.
+        """Search all of memory, or by window, speaker, time or tag (of the chunk or of its window).
 
-        What has nothing to do with the text is not found, though it may be the best there is.
+        Chunks that have nothing to do with the text are left out, even if they are the best hits.
         """
-        system = self._system
+        runtime = self._runtime
         only = self._narrowed(only, window_id if only_window else None, tag)
-        settings = system.settings(system.window(window_id) if window_id else None)
-        hits = system.search(
+        settings = runtime.settings(runtime.window(window_id) if window_id else None)
+        hits = runtime.search(
             storable_text(text),
             window=window_id if only_window else None,
             limit=limit,
-            now=system.now(),
+            now=runtime.now(),
             user_weight=settings.user_weight,
             mmr_lambda=settings.mmr_lambda,
             only=only,
         )
-        live = system.open_window(window_id).live_keys if window_id else frozenset()
-        records = {record.key: record for record in system.store.chunks_by_key([hit.key for hit in hits])}
+        live = runtime.open_window(window_id).live_keys if window_id else frozenset()
+        records = {record.key: record for record in runtime.store.chunks_by_key([hit.key for hit in hits])}
         found = [hit for hit in hits if hit.key in records and is_related_hit(hit)]
-        tags = system.store.chunk_tags([hit.key for hit in found])
+        tags = runtime.store.chunk_tags([hit.key for hit in found])
         return [
             SearchResult(hit, records[hit.key], hit.key in live, tags=tags.get(hit.key, ())) for hit in found
         ]
@@ -187,26 +187,27 @@ class Memory:
         tag: str = "",
         only: SearchFilter = NO_FILTER,
     ) -> tuple[list[SearchResult], int]:
-        """What a turn with this text would resurrect within a token budget, in the order of the plan, and its tokens."""
-        system, text = self._system, storable_text(text)
+        """What a turn with this text would resurrect within a token budget, in the order of the plan, with token
+        counts."""
+        runtime, text = self._runtime, storable_text(text)
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
-            open_window = system.open_window(window_id)
+            open_window = runtime.open_window(window_id)
             hits, plan, _ = open_window.plan_recall(
-                text, budget, search=system.search, now=system.now(), only=only
+                text, budget, search=runtime.search, now=runtime.now(), only=only
             )
         else:
             hits, plan, _ = search_and_plan_recall(
                 text,
                 budget,
-                system.settings(None),
-                store=system.store,
-                search=system.search,
-                now=system.now(),
+                runtime.settings(None),
+                store=runtime.store,
+                search=runtime.search,
+                now=runtime.now(),
                 only=only,
             )
-        records = {record.key: record for record in system.store.chunks_by_key(plan.keys)}
-        tags = system.store.chunk_tags(plan.keys)
+        records = {record.key: record for record in runtime.store.chunks_by_key(plan.keys)}
+        tags = runtime.store.chunk_tags(plan.keys)
         found = [
             SearchResult(
                 hits.get(one.key) or RecallHit(one.key, one.similarity),
@@ -222,12 +223,12 @@ class Memory:
     def _narrowed(self, only: SearchFilter, window_id: str | None, tag: str) -> SearchFilter:
         if window_id:
             only = only.within(frozenset({window_id}))
-        return only.with_tag(tag_filter(self._system.store, [tag])) if tag else only
+        return only.with_tag(tag_filter(self._runtime.store, [tag])) if tag else only
 
     def tags(self) -> list[TagCount]:
-        """All tags of windows and chunks, in order."""
-        windows = Counter(tag for one in self._system.store.windows() for tag in one.tags)
-        chunks = self._system.store.tag_counts()
+        """All tags of windows and chunks, sorted."""
+        windows = Counter(tag for one in self._runtime.store.windows() for tag in one.tags)
+        chunks = self._runtime.store.tag_counts()
         return [
             TagCount(tag, windows[tag], chunks.get(tag, 0)) for tag in sorted(windows.keys() | chunks.keys())
         ]
@@ -235,32 +236,30 @@ class Memory:
     def preview(
         self, window_id: str, text: str, overrides: RecallOverrides = NO_OVERRIDES, *, ahead: bool = False
     ) -> Preview:
-        """What would be resurrected for this text, while it is being typed. Nothing is changed.
-
-        `ahead`: the model makes ready for it, as far as the settings let it.
-        """
-        text, open_window = storable_text(text), self._system.open_window(window_id)
+        """What would be resurrected for this text while it is being typed. Nothing is changed. `ahead`: also prefetch
+        the next prompt, if the settings allow it."""
+        text, open_window = storable_text(text), self._runtime.open_window(window_id)
         tokens = len(open_window.engine.tokenize(text))
         room = recall_room(open_window, tokens, given=overrides.room)
-        speaker = self._system.speaker_name(open_window.record) if ahead else ""
+        speaker = self._runtime.speaker_name(open_window.record) if ahead else ""
         if ahead and room <= 0 and text.strip():
             self._prefetcher.request(window_id, text, speaker=speaker)
         if room <= 0 or not text.strip():
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
-        system = self._system
+        runtime = self._runtime
         hits, plan, near = open_window.plan_recall(
-            text, room, search=system.search, now=system.now(), overrides=overrides
+            text, room, search=runtime.search, now=runtime.now(), overrides=overrides
         )
         if ahead:
             self._prefetcher.request(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
-        texts = {one.key: one.chunk.text for one in system.store.chunks_by_key(told)}
+        texts = {one.key: one.chunk.text for one in runtime.store.chunks_by_key(told)}
         over = max(0, tokens + plan.cost - context_room(open_window, open_window.window.size))
         return Preview(plan, hits, texts, tokens, near, over if overrides.room else 0)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
-        """The embedder's name, and the vectors of these texts as questions to memory would have them."""
-        embedder = self._system.recall.embedder(WAIT)
+        """The embedder's name, and these texts embedded as search queries."""
+        embedder = self._runtime.recall.embedder(WAIT)
         if embedder is None:
             raise EmbedderOff(
                 "There is no embedder: search goes by words. Start with --embedder to have one."
@@ -268,9 +267,9 @@ class Memory:
         return embedder.name, embedder.embed(texts)
 
     def tokens(self, first: int, stop: int) -> list[PlacedToken]:
-        """What was said at these positions, token by token; what was deleted is left out."""
+        """The tokens at these positions, without those of deleted chunks."""
         found = []
-        for record in self._system.store.chunks_between(first, stop):
+        for record in self._runtime.store.chunks_between(first, stop):
             chunk = record.chunk
             if record.gone or len(chunk) != chunk.span:
                 continue
@@ -281,84 +280,84 @@ class Memory:
         return found
 
     def check(self) -> None:
-        """An error if the memory cannot be read."""
-        self._system.store.sequence()
+        """Raise an error if the memory cannot be read."""
+        self._runtime.store.sequence()
 
     def stats(self) -> MemoryStats:
-        return self._system.store.stats()
+        return self._runtime.store.stats()
 
     def status(self) -> SystemStatus:
-        system = self._system
+        runtime = self._runtime
         return SystemStatus(
-            system.engine.info, system.recall.status(), system.store.stats(), system.calibration
+            runtime.engine.info, runtime.recall.status(), runtime.store.stats(), runtime.calibration
         )
 
     # Out of and into files
 
     @property
     def folder(self) -> Path:
-        """A place for files that are on their way, beside the memory."""
-        return self._system.store.folder
+        """The folder for temporary files, beside the memory."""
+        return self._runtime.store.folder
 
     @property
     def place(self) -> str:
         """Where the memory is: its folder, or its address."""
-        store = self._system.store
+        store = self._runtime.store
         return store.place if "://" in store.place else str(store.folder)
 
     def export(self, write: Callable[[str], object], *, subset: ExportFilter, vectors: bool) -> None:
-        """The memory, or a part of it, as JSON."""
-        self._system.store.export(write, now=self._system.now(), subset=subset, vectors=vectors)
+        """Export the memory, or part of it, as JSON."""
+        self._runtime.store.export(write, now=self._runtime.now(), subset=subset, vectors=vectors)
 
     def tell(self, write: Callable[[str], object], form: ExportFormat, window_id: str | None = None) -> None:
         """One window or all of them in the form of another program."""
-        export_conversations(self._system.store, write, form, window_id)
+        export_conversations(self._runtime.store, write, form, window_id)
 
     def import_file(self, source: IO[bytes]) -> ImportResult:
-        """Add the conversations in a file, of whichever program. What is here already stays as it is."""
+        """Import the conversations in a file of any known program. What is stored already is skipped."""
 
         def progress(done: int, total: int) -> None:
             self._importing = ImportState("running", done, total)
 
         progress(0, 0)
         try:
-            brought = self._system.store.import_open_file(source, now=self._system.now(), progress=progress)
+            brought = self._runtime.store.import_open_file(source, now=self._runtime.now(), progress=progress)
         finally:
             self._importing = None
-        self._system.split_long_chunks()
-        self._system.remove_timestamps()
-        self._system.recall.embed_soon()
+        self._runtime.split_long_chunks()
+        self._runtime.remove_timestamps()
+        self._runtime.recall.embed_soon()
         return brought
 
     def importing(self) -> ImportState:
-        """How far an import is."""
+        """The progress of the running import."""
         return self._importing or ImportState("idle", 0, 0)
 
     def clear(self) -> None:
-        """Delete everything, unless something is being said."""
-        system = self._system
-        windows = [record.id for record in system.store.windows()]
+        """Delete everything. Refused while a reply is generated."""
+        runtime = self._runtime
+        windows = [record.id for record in runtime.store.windows()]
         with ExitStack() as held:
             try:
                 for window_id in windows:
-                    held.enter_context(system.exclusive(window_id))
+                    held.enter_context(runtime.exclusive(window_id))
             except WindowBusy:
                 raise WindowBusy("A reply is being written. Stop it first.") from None
-            system.store.clear(confirm=True)
+            runtime.store.clear(confirm=True)
             for window_id in windows:
-                for engine in system.engines:
+                for engine in runtime.engines:
                     engine.forget(window_id)
-        system.delete_recordings()
-        system.recall.forget()
-        system.publish_deleted(windows)
+        runtime.delete_recordings()
+        runtime.recall.forget()
+        runtime.publish_deleted(windows)
 
     # Vectors
 
     def embedding(self) -> EmbeddingState:
-        """How far embedding is."""
+        """The progress of embedding."""
         if self._embedding is not None:
             return self._embedding
-        now, total = self._system.recall.status(), self._system.store.stats().chunks
+        now, total = self._runtime.recall.status(), self._runtime.store.stats().chunks
         state, wanted = now["state"], now.get("wanted", 0)
         busy = state == "loading" or wanted > 0
         return EmbeddingState(
@@ -383,11 +382,11 @@ class Memory:
             )
         if now.state == "running" and embedder is None:
             return now
-        older = self._system.recall.status().get("older") and self._embed_anew is not None
+        older = self._runtime.recall.status().get("older") and self._embed_anew is not None
         if now.state == "idle" and embedder is None and not older:
-            store = self._system.store
+            store = self._runtime.store
             store.request_embeddings([place.number for place in store.outline()])
-            self._system.recall.embed_soon()
+            self._runtime.recall.embed_soon()
             return self.embedding()
         if self._embed_anew is None:
             raise EmbedderOff(now.message or "There is no embedder: search goes by words.")
@@ -404,7 +403,7 @@ class Memory:
             self._building.join(STOP_TIMEOUT)
 
     def _build(self, embed_anew: Reembed, embedder: str | None) -> None:
-        """The vectors of another embedder; once they are there, they serve."""
+        """Make the vectors of another embedder, and use them once they are complete."""
 
         def progress(what: str, done: int, total: int) -> None:
             if self._closed:
@@ -413,7 +412,7 @@ class Memory:
 
         try:
             embed_anew(embedder, progress)
-            self._system.recall.reopen()
+            self._runtime.recall.reopen()
             self._embedding = None
         except _Closing:
             pass
@@ -426,13 +425,13 @@ class Memory:
             )
 
 
-_MOST_HITS = 200  # that a search looks at
+_MOST_HITS = 200  # hits that a search considers
 _PAGE = 20  # turns of a timeline
 _AROUND = 5  # turns on each side of a chunk
-_LONGEST = 100_000  # characters that are written at once
-_WINDOW = "Other programs"  # where what they say is kept
+_LONGEST = 100_000  # characters of a write
+_WINDOW = "Other programs"  # the window that holds what MCP clients write
 
-# Values as they are told to programs. Without slots, since the MCP library makes schemas of them, and cannot with.
+# Values for MCP clients. Without slots: the MCP library cannot make schemas of classes with slots.
 
 
 @dataclass(frozen=True)
@@ -452,7 +451,7 @@ class MemoryHit:
 class MemoryHits:
     hits: list[MemoryHit]
     tokens: int
-    next_offset: int | None  # to go on from; None: that was all
+    next_offset: int | None  # where the next page begins; None: this is the last page
 
 
 @dataclass(frozen=True)
@@ -470,7 +469,7 @@ class MemoryTurn:
 class MemoryPassage:
     id: str
     text: str
-    turns: list[MemoryTurn]  # the turn it is part of, and what stands around that, in order
+    turns: list[MemoryTurn]  # its turn and the turns around it, in order
 
 
 @dataclass(frozen=True)
@@ -482,8 +481,8 @@ class Timeline:
 @dataclass(frozen=True)
 class MemoryWritten:
     message: str
-    ids: list[str]  # of the chunks, if it was said
-    path: str  # of the entry, if it was saved
+    ids: list[str]  # keys of the chunks, if the text was stored as a message
+    path: str  # path of the entry, if it was saved
 
 
 @dataclass(frozen=True)
@@ -505,10 +504,10 @@ class MemoryStatus:
 
 
 class McpMemory:
-    """`weave.library`. Thoughts are left out; what is deleted or off every current branch is not found."""
+    """`weave.library`: the operations behind the MCP tools. Thoughts, deleted chunks and other branches are left out."""
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def search(
         self,
@@ -520,8 +519,8 @@ class McpMemory:
         until: str = "",
         offset: int = 0,
     ) -> MemoryHits:
-        """The best first of what has to do with the query, as many as fit the budget of tokens; at least one of these."""
-        system, query = self._system, storable_text(query)
+        """The best hits for the query, as many as fit into the token budget; at least one."""
+        runtime, query = self._runtime, storable_text(query)
         if not query.strip():
             raise BadInput("The query is empty. Say in words what to look for.")
         window_id, begin, end = (
@@ -529,25 +528,25 @@ class McpMemory:
             _moment(since, "since"),
             _moment(until, "until", end=True),
         )
-        settings = system.settings()
+        settings = runtime.settings()
         only = SearchFilter(since=begin, before=end + timedelta(microseconds=1) if end else None)
-        hits = system.search(
+        hits = runtime.search(
             query,
             window=window_id,
             limit=_MOST_HITS,
-            now=system.now(),
+            now=runtime.now(),
             user_weight=settings.user_weight,
             only=only,
         )
         near = {hit.key for hit in relevant_hits(hits, query, settings.relevance_floor)}
-        # A question tells nothing, but whoever searches may look for it.
+        # Recall skips questions because they state no facts, but a search by a user may look for them.
         hits = [
             hit
             for hit in hits
             if hit.key in near or ("asking" in hit.parts and hit.matters(settings.relevance_floor))
         ]
-        records = {one.key: one for one in system.store.chunks_by_key(hit.key for hit in hits)}
-        names = system.names()
+        records = {one.key: one for one in runtime.store.chunks_by_key(hit.key for hit in hits)}
+        names = runtime.names()
         found: list[MemoryHit] = []
         spent, place = 0, 0
         for place, hit in enumerate(hits):
@@ -575,10 +574,10 @@ class McpMemory:
         return MemoryHits(found, spent, None)
 
     def read(self, id: str, *, around: int = 1) -> MemoryPassage:
-        """A chunk, with as many turns before and after its own."""
+        """A chunk with the turns around it."""
         if not 0 <= around <= _AROUND:
             raise BadInput(f"`around` is {around}; it goes from 0 to {_AROUND}.")
-        store, key = self._system.store, ChunkKey.parse(id)
+        store, key = self._runtime.store, ChunkKey.parse(id)
         record = store.chunk(key)
         if record.gone:
             raise UnknownChunk(f"Chunk {key} was forgotten, or is not part of the conversation any more.")
@@ -601,10 +600,10 @@ class McpMemory:
     def timeline(
         self, *, since: str = "", until: str = "", window: str = "", cursor: str = "", limit: int = _PAGE
     ) -> Timeline:
-        """What was said, in the order of time."""
+        """Turns in order of time."""
         if not 1 <= limit <= 100:
             raise BadInput(f"`limit` is {limit}; it goes from 1 to 100.")
-        turns = self._system.store.timeline(
+        turns = self._runtime.store.timeline(
             since=_moment(since, "since"),
             until=_moment(until, "until", end=True),
             window=self._window(window),
@@ -616,59 +615,59 @@ class McpMemory:
         return Timeline(self._told(shown), last)
 
     def write(self, text: str, *, path: str = "", speaker: str = "") -> MemoryWritten:
-        """Say something into memory; with a path, save it in the structured memory."""
-        system, text = self._system, storable_text(text)
+        """Store a text in memory; with a path, save it in the structured memory."""
+        runtime, text = self._runtime, storable_text(text)
         if not text.strip() or len(text) > _LONGEST:
             raise BadInput(f"The text has {len(text):,} characters; it needs 1 to {_LONGEST:,}.")
         if path:
-            entry = self._tree().save(path, text, now=system.now())
+            entry = self._tree().save(path, text, now=runtime.now())
             return MemoryWritten(f"Saved under {entry.path}.", [], entry.path)
-        window = next((one for one in system.store.windows() if one.name == _WINDOW), None)
+        window = next((one for one in runtime.store.windows() if one.name == _WINDOW), None)
         if window is None:
-            window = system.store.create_window(_WINDOW, now=system.now())
+            window = runtime.store.create_window(_WINDOW, now=runtime.now())
         chunks = split_into_chunks([("answer", text)])
-        ids = system.store.reserve(sum(len(tokens) for tokens, _ in chunks))
+        ids = runtime.store.reserve(sum(len(tokens) for tokens, _ in chunks))
         said, start = [], ids.start
-        bright = system.settings(window).initial_brightness
+        bright = runtime.settings(window).initial_brightness
         for number, (tokens, _) in enumerate(chunks):
             chunk = Chunk(ChunkKey(ids.user_turn, number, Role.USER), start, tokens)
             said.append(LiveChunk(chunk, np.full(len(tokens), bright, np.float32)))
             start += len(tokens)
         name = " ".join(storable_text(speaker).split())[:200]
-        system.store.append(
-            window.id, said, tokenizer=TOKENIZER, now=system.now(), asleep=True, speaker=name or None
+        runtime.store.append(
+            window.id, said, tokenizer=TOKENIZER, now=runtime.now(), asleep=True, speaker=name or None
         )
-        system.recall.embed_soon()
-        system.publish_changed([window.id])
+        runtime.recall.embed_soon()
+        runtime.publish_changed([window.id])
         keys = [str(one.chunk.key) for one in said]
         return MemoryWritten(f"Kept in the window {_WINDOW!r}.", keys, "")
 
     def forget(self, id: str, *, undo: bool = False) -> MemoryForgotten:
-        """A chunk and what goes with it: out of search and every window, or back."""
-        system, key = self._system, ChunkKey.parse(id)
-        record = system.store.chunk(key)
+        """Delete a chunk and what belongs to it, or undelete them."""
+        runtime, key = self._runtime, ChunkKey.parse(id)
+        record = runtime.store.chunk(key)
         keys = [
             one.key
-            for one in system.store.chunks_by_key(system.store.deletion_of(key))
+            for one in runtime.store.chunks_by_key(runtime.store.deletion_of(key))
             if _changes(one, undo)
         ]
         if not keys:
             state = "is there" if undo else "is forgotten already"
             return MemoryForgotten(f"Nothing changed: chunk {id} {state}.", [])
-        windows = system.store.undelete(keys, now=system.now()) if undo else system.delete(keys)
-        system.recall.embed_soon()
-        system.publish_changed({record.window, *windows})
+        windows = runtime.store.undelete(keys, now=runtime.now()) if undo else runtime.delete(keys)
+        runtime.recall.embed_soon()
+        runtime.publish_changed({record.window, *windows})
         did = "Remembered again" if undo else "Forgotten; undo brings it back"
         return MemoryForgotten(
             f"{did}: {len(keys)} chunk{'s' * (len(keys) > 1)}.", [str(one) for one in keys]
         )
 
     def status(self) -> MemoryStatus:
-        system = self._system
-        stats, recall = system.store.stats(), system.recall.status()
-        windows = [system.store.window_stats(one.id) for one in system.store.windows()]
+        runtime = self._runtime
+        stats, recall = runtime.store.stats(), runtime.recall.status()
+        windows = [runtime.store.window_stats(one.id) for one in runtime.store.windows()]
         times = [one.last_said for one in windows if one.last_said]
-        first = system.store.timeline(limit=1)
+        first = runtime.store.timeline(limit=1)
         return MemoryStatus(
             stats.turns,
             stats.chunks,
@@ -689,21 +688,21 @@ class McpMemory:
 
     def window_text(self, window: str, *, limit: int = 100) -> list[MemoryTurn]:
         """The last turns of a window's current branch."""
-        return self._told(self._system.store.branch(self._window(window) or "")[-limit:])
+        return self._told(self._runtime.store.branch(self._window(window) or "")[-limit:])
 
     def _window(self, name: str) -> str | None:
-        return find_window(self._system.store.windows(), name).id if name else None
+        return find_window(self._runtime.store.windows(), name).id if name else None
 
     def _tree(self) -> StructuredMemory:
-        if self._system.toolbox is None:
+        if self._runtime.toolbox is None:
             raise BadInput("There is no structured memory here. Write without a path.")
-        return self._system.toolbox.tree
+        return self._runtime.toolbox.tree
 
     def _told(self, turns: list[TurnRecord]) -> list[MemoryTurn]:
-        names = self._system.names()
+        names = self._runtime.names()
         told = []
         for turn in turns:
-            chunks = sorted(self._system.store.turn(turn.id), key=lambda one: one.chunk.start)
+            chunks = sorted(self._runtime.store.turn(turn.id), key=lambda one: one.chunk.start)
             there = [one for one in chunks if not one.gone and THOUGHT not in one.tags]
             if there:
                 text = b"".join(one.chunk.tokens.raw for one in there).decode("utf-8", errors="replace")
@@ -719,7 +718,7 @@ def _changes(record: StoredChunk, undo: bool) -> bool:
 
 
 def _moment(text: str, name: str, *, end: bool = False) -> datetime | None:
-    """A time, or a day; of an `end` the day counts in. Without a zone it is UTC."""
+    """A time or a day, UTC if no zone is given. As an `end`, a day includes the whole day."""
     if not text.strip():
         return None
     try:

@@ -65,18 +65,18 @@ class Models:
 
     def __init__(
         self,
-        system: Runtime,
+        runtime: Runtime,
         turns: Turns,
         open_model: OpenModel | None,
         calibrate: Calibrate | None,
         remember: RememberModel | None,
     ) -> None:
-        self._system, self._turns = system, turns
+        self._runtime, self._turns = runtime, turns
         self._open, self._make_calibration, self._remember = open_model, calibrate, remember
         self._calibrations: list[Thread] = []
         self._calibrating = Lock()  # one engine is calibrated at a time
-        system.calibrate_later, system.load_again = self._calibrate_later, self.load
-        system.reopen = lambda: self._begin(None)
+        runtime.calibrate_later, runtime.load_again = self._calibrate_later, self.load
+        runtime.reopen = lambda: self._begin(None)
         self._lock = Lock()
         self._loading_thread: Thread | None = None
         self._stop_requested = Event()
@@ -84,14 +84,14 @@ class Models:
         self._last_change: ModelChange | None = None
         self._last_published = 0.0
         self.failure: HaloWeaveError | None = None  # why the last change failed
-        if not system.engine.info.abilities.speaks:
-            system.state.error = ModelLoading("The model is being loaded.")
+        if not runtime.engine.info.abilities.speaks:
+            runtime.state.error = ModelLoading("The model is being loaded.")
 
     def state(self) -> ModelState:
-        model, change = self._system.model, self._last_change
+        model, change = self._runtime.model, self._last_change
         info, facts = model.engine.info, model.engine.facts
         ready = info.abilities.speaks
-        loading = isinstance(self._system.state.error, ModelLoading)
+        loading = isinstance(self._runtime.state.error, ModelLoading)
         efforts = [*facts.thinking, *facts.thinking_words]
         return ModelState(
             "ready" if ready else "loading" if loading else "missing",
@@ -105,13 +105,13 @@ class Models:
 
     def check_model_loaded(self) -> None:
         """Raise an error if no model is loaded."""
-        self._system.check_model_loaded()
+        self._runtime.check_model_loaded()
 
     # Changing
 
     def load(self) -> None:
         """Open the model that the program was started with, unless one is loaded, and wait for it. See `failure` afterwards."""
-        if not self._system.engine.info.abilities.speaks and (thread := self._begin(None)):
+        if not self._runtime.engine.info.abilities.speaks and (thread := self._begin(None)):
             thread.join()
 
     def choose(self, name: str, progress: Progress = lambda what, done, total: None) -> Thread:
@@ -165,13 +165,13 @@ class Models:
             self._publish_change(wanted, "loading", what, done / total if total else None)
 
         self.failure = None
-        if self._system.state.error is not None:
-            self._system.state.error = ModelLoading("The model is being loaded.")
+        if self._runtime.state.error is not None:
+            self._runtime.state.error = ModelLoading("The model is being loaded.")
         self._publish_change(wanted, "loading", "Looking for the model")
         try:
             calibrated = self._change(name, progress)
         except _Stopped:
-            now = self._system.engine.info.name
+            now = self._runtime.engine.info.name
             stays = f"{now} stays." if now else "There is no model yet: choose one."
             self._fail(wanted, "stopped", ModelNotFound(f"That was stopped. {stays}"))
         except HaloWeaveError as error:
@@ -180,7 +180,7 @@ class Models:
             log.exception("The model could not be changed.")
             self._fail(wanted, "failed", ModelError(INTERNAL_ERROR_MESSAGE))
         else:
-            engine = self._system.engine
+            engine = self._runtime.engine
             self._publish_change(wanted, "done", f"{engine.info.name} is ready.")
             if not calibrated:
                 self._calibrate_later(wanted, engine)
@@ -201,7 +201,7 @@ class Models:
         """Calibrate between turns, and while no other model is loading."""
 
         def obsolete() -> bool:
-            return self._closed or not any(one is engine for one in self._system.engines)
+            return self._closed or not any(one is engine for one in self._runtime.engines)
 
         def progress(what: str, done: int, total: int) -> None:
             while (self._turns.generating() or self._loading) and not obsolete():
@@ -213,7 +213,7 @@ class Models:
         assert self._make_calibration is not None
         with self._calibrating, suppress(_Stopped):
             found = self._make_calibration(engine, progress)
-            if not self._closed and self._system.use_calibration(engine, found):
+            if not self._closed and self._runtime.use_calibration(engine, found):
                 self._publish_change(wanted, "calibrated", found.sentence)
 
     def _change(self, name: str | None, progress: Progress) -> bool:
@@ -225,23 +225,23 @@ class Models:
             if self._closed or self._stop_requested.is_set():
                 raise _Stopped
             known = calibration or (PENDING if self._make_calibration else NOT_CALIBRATED)
-            before = self._system.change_engine(engine, known, stop_replies=self._turns.abort_all)
+            before = self._runtime.change_engine(engine, known, stop_replies=self._turns.abort_all)
         except BaseException:
             engine.close()
             raise
         before.close()
-        with suppress(StoreError):  # the drafts of a killed process: the next turn tries again
-            recover_drafts(self._system)
-        self._system.hubs.publish(WindowChanged())
+        with suppress(StoreError):  # recovers drafts of a killed process: otherwise the next turn tries again
+            recover_drafts(self._runtime)
+        self._runtime.hubs.publish(WindowChanged())
         if name is not None and self._remember:
             self._remember(name)
         return calibration is not None
 
     def _fail(self, wanted: str, stage: ChangeStage, error: HaloWeaveError) -> None:
         self.failure = error
-        if self._system.state.error is not None:
+        if self._runtime.state.error is not None:
             known = isinstance(error, ModelError | ServerFailed)
-            self._system.state.error = error if known else ModelError(str(error))
+            self._runtime.state.error = error if known else ModelError(str(error))
         self._publish_change(wanted, stage, str(error))
 
     def _publish_change(
@@ -249,12 +249,12 @@ class Models:
     ) -> None:
         sentence = f"{what}…" if stage in ("loading", "calibrating") else what
         before, self._last_change = self._last_change, ModelChange(wanted, stage, sentence, progress)
-        if stage == "loading" and self._system.state.error is not None:
-            self._system.state.error = ModelLoading(sentence)
+        if stage == "loading" and self._runtime.state.error is not None:
+            self._runtime.state.error = ModelLoading(sentence)
         step = before is None or (before.state, before.sentence) != (stage, sentence)
         if step or time.monotonic() - self._last_published > PROGRESS_INTERVAL:
             self._last_published = time.monotonic()
-            self._system.hubs.publish(self._last_change)
+            self._runtime.hubs.publish(self._last_change)
 
 
 THIS_MACHINE = "this machine"
@@ -291,17 +291,17 @@ class WindowEngine:
 class Engines:
     """`weave.engines`: the named engines that a window can choose instead of the default model."""
 
-    def __init__(self, system: Runtime, listed: EngineList | None) -> None:
-        self._system, self._listed = system, listed
+    def __init__(self, runtime: Runtime, listed: EngineList | None) -> None:
+        self._runtime, self._listed = runtime, listed
 
-    def within(self, system: Runtime) -> Engines:
-        """The same engines, on the runtime of a person."""
-        return Engines(system, self._listed)
+    def within(self, runtime: Runtime) -> Engines:
+        """The same operations, limited to what the person of this runtime may see and change."""
+        return Engines(runtime, self._listed)
 
     def list(self) -> list[ListedEngine]:
         found = []
         for one in self._listed or ():
-            model = self._system.others.get(one.name)
+            model = self._runtime.others.get(one.name)
             light = model.calibration.sentence if model else ""
             found.append(ListedEngine(one, model is not None, remote_host(one.url), light))
         return found
@@ -312,12 +312,12 @@ class Engines:
         return self._listed.notice if self._listed else ""
 
     def add(self, one: NamedEngine) -> None:
-        """Add an engine, or change the address or key of one; its windows open it again."""
+        """Add an engine, or change the address or key of one; windows that use it open it again."""
         if self._listed is None:
             raise BadInput("Engines cannot be added here.")
-        self._system.close_engine(one.name)
+        self._runtime.close_engine(one.name)
         self._listed.add(one)
-        self._system.hubs.publish(
+        self._runtime.hubs.publish(
             WindowChanged()
         )  # pages show which host the prompts of their window are sent to
 
@@ -325,16 +325,16 @@ class Engines:
         if self._listed is None:
             raise BadInput("Engines cannot be removed here.")
         self._listed.get(name)
-        self._system.close_engine(name)
+        self._runtime.close_engine(name)
         self._listed.remove(name)
-        self._system.hubs.publish(WindowChanged())
+        self._runtime.hubs.publish(WindowChanged())
 
     def where(self, window_id: str) -> WindowEngine:
         """The engine that answers in a window."""
-        system = self._system
-        settings = system.settings(system.window(window_id))
+        runtime = self._runtime
+        settings = runtime.settings(runtime.window(window_id))
         name = settings.engine_name
-        model = system.others.get(name) if name else system.model
+        model = runtime.others.get(name) if name else runtime.model
         info = model.engine.info if model else None
         known = {one.name: one.url for one in self._listed or ()}
         if info is None:  # the engine is not open yet, but its address is known

@@ -54,17 +54,17 @@ from halo_weave.store.sql_store import SqlStore
 
 @dataclass(frozen=True, slots=True)
 class ChunkOrigin:
-    """Where and when a live chunk was said, and why it woke up if it slept."""
+    """Where and when a live chunk was said, and why it was resurrected, if it was."""
 
     window: str
     speaker: str
     said: datetime
-    woken: Mapping[str, Any] | None = None
+    resurrect_reason: Mapping[str, Any] | None = None
     tags: tuple[str, ...] = ()
 
 
 def retokenize(chunk: Chunk, engine: Engine) -> Chunk:
-    """The chunk's text in another model's tokens, at the same place in time."""
+    """The chunk's text in the tokens of another model, at the same positions."""
     return replace(chunk, tokens=engine.tokenize(chunk.text), span=chunk.span)
 
 
@@ -84,30 +84,34 @@ class OpenWindow:
     calibration: Calibration
     is_private: Callable[[str], bool]
     readable_windows: frozenset[str] | None = (
-        None  # windows whose talk all who read this one may read; None: all
+        None  # windows that everybody who reads this one may read; None: all
     )
-    people: frozenset[str] = frozenset()  # their names, if there are several
+    people: frozenset[str] = frozenset()  # the names of the people who write here, if there are several
     chunk_origins: dict[ChunkKey, ChunkOrigin] = field(default_factory=dict)
     annotations: dict[int, TurnAnnotation] = field(
         default_factory=dict
-    )  # words around turns in the prompt, by turn id
+    )  # annotations of turns in the prompt, by turn id
     said: dict[int, datetime] = field(default_factory=dict)  # when turns were said, by their ids
-    days: set[date] = field(default_factory=set)  # on which the user's live turns of this chat were said
-    retokenized: set[int] = field(default_factory=set)  # starts of chunks said with another tokenizer
+    days: set[date] = field(default_factory=set)  # days of the user's live turns of this chat
+    retokenized: set[int] = field(
+        default_factory=set
+    )  # starts of chunks that were stored with another tokenizer
     unstored_tokens: list[LiveChunk] = field(
         default_factory=list
-    )  # chunks whose new tokens the store does not have yet
+    )  # retokenized chunks that are not stored yet
     recently_resurrected: set[ChunkKey] = field(
         default_factory=set
     )  # chunks resurrected since the last ordinary prune
-    reply: ReplyParser | None = None  # what the tokens of the reply in progress are
+    reply: ReplyParser | None = None  # parser of the reply in progress; None: there is none
     ancestors: Mapping[int, str] | None = (
-        None  # turns of other windows that led up to this one, once asked for
+        None  # turns of other windows that this one branched off after; cached
     )
-    replaced_turns: frozenset[int] = frozenset()  # turns that go aside when something takes their place
-    replaced_chunks: tuple[LiveChunk, ...] = ()  # what was live of them
-    unstored: str = ""  # why the reply is not stored yet, while that is so
-    guard: RLock = field(default_factory=RLock)  # held for each change, so that others see whole states
+    replaced_turns: frozenset[int] = frozenset()  # turns that are set aside when the coming turn is stored
+    replaced_chunks: tuple[LiveChunk, ...] = ()  # their live chunks
+    unstored: str = ""  # why the reply is not stored yet; empty: it is
+    guard: RLock = field(
+        default_factory=RLock
+    )  # held during each change, so that other threads see consistent states
 
     @classmethod
     def open(
@@ -144,13 +148,14 @@ class OpenWindow:
                 item = replace(one, traces=None)
             live.append(item)
             open_window.note_origin(
-                item.chunk, ChunkOrigin(one.window, one.speaker, one.said, one.woken, one.tags)
+                item.chunk, ChunkOrigin(one.window, one.speaker, one.said, one.resurrect_reason, one.tags)
             )
         window.add(live)
         return open_window
 
     def store_new_tokens(self, *, now: datetime) -> None:
-        """Before the first change: what was tokenized again is stored, so that the open window and the store have the same tokens."""
+        """Before the first change: store retokenized chunks, so that the open window and the store have the same
+        tokens."""
         if self.unstored_tokens:
             self.store.store_retokenized(
                 self.record.id, self.unstored_tokens, tokenizer=self.engine.info.tokenizer, now=now
@@ -158,10 +163,11 @@ class OpenWindow:
             self.unstored_tokens.clear()
 
     def _readable(self, one: StoredLiveChunk | StoredChunk) -> bool:
-        """Whether the model can read the chunk's own tokens. A fingerprint is only a claim: the file may lie."""
+        """Whether the chunk's tokens are valid for this model. The tokenizer's fingerprint is not enough: an imported
+        file may lie."""
         info = self.engine.info
         if info.url and self.must_not_send(one.window, one.chunk.key.turn_id):
-            return True  # it will not be sent: to tokenize it again, the server would be asked for its tokens
+            return True  # private chunks are not sent: retokenizing them would send them to the server
         fits = info.tokenizer in ("", one.tokenizer)
         return fits and (not info.abilities.token_ids or self.prompt_builder.readable(one.chunk.tokens))
 
@@ -170,7 +176,7 @@ class OpenWindow:
         return frozenset(chunk.key for chunk in self.window.chunks)
 
     def note_origin(self, chunk: Chunk, origin: ChunkOrigin) -> None:
-        """Where a chunk comes from, and what of it the model is told."""
+        """Note where a chunk comes from, and the annotation of its turn."""
         if len(chunk) != chunk.span:
             self.retokenized.add(chunk.start)
         turn = chunk.key.turn_id
@@ -183,9 +189,9 @@ class OpenWindow:
         self.chunk_origins[chunk.key], self.said[turn] = origin, origin.said
 
     def annotation(self, chunk: Chunk, origin: ChunkOrigin | StoredChunk) -> TurnAnnotation | None:
-        """The words around a chunk's turn in the prompt. None for a plain turn of this chat.
+        """The text around a chunk's turn in the prompt; None for an ordinary turn of this chat.
 
-        What comes from another chat or from a file is quoted. The model's own turns stand as they are.
+        Text of another chat or of a file is quoted. The model's own turns are left as they are.
         """
         role, said = chunk.key.role, origin.said if self.settings.timestamps else None
         named = origin.speaker if role is not Role.ASSISTANT and origin.speaker in self.people else ""
@@ -206,7 +212,7 @@ class OpenWindow:
         return TurnAnnotation.said(named, origin.said if self._starts_new_day(origin.said) else None)
 
     def annotate_turn(self, turn_id: int, before: str, after: str) -> None:
-        """The model reads these words around a message of this chat."""
+        """Set the text that the model reads around a message of this chat."""
         known = self.annotations.get(turn_id) or TurnAnnotation("")
         annotation = TurnAnnotation(known.before + before, known.after + after, known.quoted)
         with self.guard:
@@ -214,7 +220,7 @@ class OpenWindow:
             self.window.stamps[turn_id] = self.prompt_builder.origin_tokens(annotation)
 
     def next_message_annotation(self, speaker: str, now: datetime) -> TurnAnnotation | None:
-        """What the model will be told of the user's next message, if it is sent now."""
+        """The annotation of the user's next message, if it is sent now."""
         named = speaker if speaker in self.people else ""
         return TurnAnnotation.said(named, now if self._starts_new_day(now) else None)
 
@@ -229,18 +235,18 @@ class OpenWindow:
         return self.ancestors
 
     def _starts_new_day(self, said: datetime) -> bool:
-        """Whether the model has not been told this day in this chat yet."""
+        """Whether a message is the first of its day among the live turns of this chat."""
         return self.settings.timestamps and said.astimezone().date() not in self.days
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
-        """What was kept of tokens, if by a strategy that keeps the same as this window's."""
+        """The stored traces of a chunk, if they are those of this window's strategy."""
         return traces if traces is not None and len(traces) == len(self.window.strategy.traces) else None
 
     def _other_chat(self, window: str) -> str:
         return "" if window == self.record.id else self.names.get(window, "")
 
     def quotation_tokens(self, window: str, role: Role) -> int:
-        """Tokens of the words that quote something of another chat."""
+        """Tokens of the text that marks a chunk as a quotation from another chat."""
         if window == self.record.id:
             return 0
         said = datetime(2026, 12, 30) if self.settings.timestamps else None
@@ -249,19 +255,19 @@ class OpenWindow:
         )
 
     def drop_missing_chunks(self) -> None:
-        """Leave out what another window or process has deleted or pruned meanwhile."""
+        """Remove chunks that another window or process has deleted or pruned meanwhile."""
         there = {one.key for one in self.store.live(self.record.id)}
         with self.guard:
             self.window.remove([key for key in self.live_keys if key not in there])
 
     def set_replaced_aside(self, turns: frozenset[int]) -> None:
-        """Leave out turns that the coming turn replaces; they are not resurrected either."""
+        """Remove turns that the coming turn replaces; they are not resurrected either."""
         with self.guard:
             self.replaced_turns = turns
             self.replaced_chunks = self.window.remove([key for key in self.live_keys if key.turn_id in turns])
 
     def restore_replaced(self) -> None:
-        """Nothing took the place of these turns: they are back, as far as the store still has them live."""
+        """No turn has replaced these turns: put them back, as far as the store still has them live."""
         there = {one.key for one in self.store.live(self.record.id)} if self.replaced_chunks else set()
         with self.guard:
             self.window.add(live for live in self.replaced_chunks if live.chunk.key in there)
@@ -301,7 +307,7 @@ class OpenWindow:
 
     @property
     def scope(self) -> frozenset[str] | None:
-        """The windows whose chunks may be resurrected here, or None for all."""
+        """The windows whose chunks may be resurrected here; None: all."""
         return self._scope()[0]
 
     def _scope(self) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
@@ -310,13 +316,13 @@ class OpenWindow:
         return recall_scope(self.store, self.record, self.settings, self.readable_windows, apart=apart)
 
     def may_read(self, window_id: str) -> bool:
-        """Whether what was said in a window may be sent to the model of this one."""
+        """Whether the model of this window may read the text of another one."""
         own = window_id == self.record.id
         known = self.readable_windows is None or window_id in self.readable_windows
         return own or (known and may_send(self.settings, self.engine.info, window_id, self.is_private))
 
     def must_not_send(self, window_id: str, turn_id: int) -> bool:
-        """Whether the model may not read a turn. The turns that a window branched off after belong to it."""
+        """Whether the model may not read a turn. Turns that this window branched off after belong to it."""
         return not self.may_read(window_id) and turn_id not in self._ancestor_turns
 
     def plan_recall(
@@ -330,7 +336,7 @@ class OpenWindow:
         only: SearchFilter = NO_FILTER,
         overrides: RecallOverrides = NO_OVERRIDES,
     ) -> RecallResult:
-        """Search with this text, and plan what is resurrected here."""
+        """Search with this text, and plan what to resurrect."""
         scope, chunks = self._scope()
         ancestors = {} if scope is None else ancestor_turns(self.store, self.record.id, scope)
         if scope is not None:
@@ -357,7 +363,8 @@ class OpenWindow:
         )
 
     def plan_snapshot(self, keys: Iterable[ChunkKey], room: int, *, before: int | None = None) -> RecallPlan:
-        """Chunks asked for by name, in the order given, as far as the room goes; only own ones in a window apart."""
+        """Plan to resurrect chunks by key, in the order given, as far as the room goes. A window with a limited scope
+        gets only its own."""
         wanted = list(keys)
         if (scope := self.scope) is not None:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
@@ -392,14 +399,14 @@ class OpenWindow:
         now: datetime,
         by: Literal["recall", "memory"] = "recall",
     ) -> tuple[ResurrectedChunk, ...]:
-        """Resurrect the plan's chunks at their places: in the store first, then here."""
+        """Resurrect the plan's chunks at their original positions: in the store first, then here."""
         mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
         chunks = self.resurrectable(plan.keys)
         brightness = {}
         for key, one in chunks.items():
             mode = self.settings.resurrection_brightness
             if one.brightness is None and mode != "fresh":
-                # A chunk from another window has earned nothing here: it begins as bright as the others are.
+                # A chunk from another window has no brightness here: it begins with the mean of the others.
                 mode = "hybrid" if len(self.window) else "fresh"
             earned = np.zeros(len(one.chunk), np.float32) if one.brightness is None else one.brightness
             brightness[key] = resurrected_brightness(
@@ -408,7 +415,7 @@ class OpenWindow:
         return self._resurrect(plan.chunks, chunks, brightness, hits, by=by, now=now)
 
     def resurrect_for_user(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> ResurrectedChunk:
-        """Resurrect a chunk that the user asked for, as bright as it was, and pin it unless told otherwise."""
+        """Resurrect a chunk that the user asked for, with the brightness it had, and by default pin it."""
         chunks = self.resurrectable([key])
         size, brightness = len(chunks[key].chunk), chunks[key].brightness
         if brightness is None:
@@ -451,7 +458,8 @@ class OpenWindow:
         return ResurrectableChunk(replace(one.record, chunk=chunk), brightness, retokenized=True)
 
     def _may_resurrect_here(self, one: ResurrectableChunk) -> bool:
-        """Whether a chunk may be live here: it was before, it leads up to this window, or all who read this window may read it."""
+        """Whether a chunk may be live here: it was before, this window branched off after its turn, or everybody who
+        reads this window may read it."""
         if (
             self.readable_windows is None
             or one.record.window in self.readable_windows
@@ -475,7 +483,7 @@ class OpenWindow:
         for one in planned:
             chunk, hit = chunks[one.key], hits.get(one.hit)
             reason = reasons[one] = {
-                "by": "user" if by == "recall" and hit is None else by,  # asked for by name
+                "by": "user" if by == "recall" and hit is None else by,  # requested by key
                 "part": str(one.part),
                 "hit": str(one.hit),
                 "similarity": one.similarity,
@@ -507,7 +515,7 @@ class OpenWindow:
             view.chunk,
             view.brightness,
             view.pinned,
-            view.woken,
+            view.resurrect_reason,
             view.tool,
             view.thought,
             self._gap_before(planned.key),
@@ -521,7 +529,7 @@ class OpenWindow:
             window_name=self.names.get(record.window, ""),
             speaker=record.speaker,
             said=record.said,
-            slept=chunk.brightness is not None,
+            pruned_here=chunk.brightness is not None,
             document=DOCUMENT in record.tags,
         )
 
@@ -538,7 +546,9 @@ class OpenWindow:
             if live.pinned
             else live.brightness
         )
-        return ChunkView(live.chunk, bright, live.pinned, origin.woken, tool, thought, gap, thoughts, rank)
+        return ChunkView(
+            live.chunk, bright, live.pinned, origin.resurrect_reason, tool, thought, gap, thoughts, rank
+        )
 
     def _gap_before(self, key: ChunkKey) -> PrunedGap | None:
         starts, at = [chunk.start for chunk in self.window.chunks], self.window.at(key).chunk.start
@@ -552,7 +562,7 @@ class OpenWindow:
         starts, sizes = self.store.pruned_positions(self.record.id)
         with self.guard:
             live = list(self.window.chunks)
-        # Sleeping chunks before each live one; the difference of two neighbours is the gap between them.
+        # The number of pruned chunks before each live one; the difference of two neighbours is the gap between them.
         places = np.searchsorted(starts, [chunk.start for chunk in live])
         edges = np.concatenate([[0], places, [len(starts)]]).astype(np.int64)
         sums = np.concatenate([[0], np.cumsum(sizes)])
@@ -569,7 +579,7 @@ class OpenWindow:
         return PrunedGaps(before, between[-1], PrunedGap(len(starts), int(sums[-1])), thoughts)
 
     def _thoughts_before(self, chunk: Chunk) -> int:
-        """How many pruned thoughts stand right before the opening of an answer."""
+        """How many pruned thoughts come right before the opening of an answer."""
         if chunk.key.role is not Role.ASSISTANT or chunk.key.chunk_id:
             return 0
         return sum(
@@ -589,7 +599,7 @@ class OpenWindow:
 
     @property
     def live_limit(self) -> int:
-        """Above so many live tokens the dimmest chunks are pruned; 0: never."""
+        """The dimmest chunks are pruned when more tokens than these are live; 0: never."""
         return self.settings.live_limit(self.engine.info.context)
 
     def budget(self) -> TokenBudget:
@@ -616,9 +626,9 @@ def context_room(open_window: OpenWindow, live: int) -> int:
 
 
 def recall_room(open_window: OpenWindow, user: int, *, given: bool = False) -> int:
-    """Tokens that may wake up next to the user's words and the frames of the exchange.
+    """Tokens that may be resurrected beside the user's message and the frames of the exchange.
 
-    `given`: room is made for them, so that only what cannot sleep is in the way.
+    `given`: other chunks may be pruned for them, so only what cannot be pruned takes room.
     """
     if given:
         return context_room(open_window, _unprunable_tokens(open_window)) - user
@@ -634,7 +644,7 @@ def recall_room(open_window: OpenWindow, user: int, *, given: bool = False) -> i
 
 
 def checked_message(open_window: OpenWindow, text: str) -> Tokens:
-    """The message in tokens, if it fits next to what is never pruned."""
+    """The tokens of the message. Refused if it does not fit beside what is never pruned."""
     said = open_window.engine.tokenize(text)
     window, reply = open_window.window, open_window.reply_room
     pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
@@ -654,7 +664,7 @@ def checked_message(open_window: OpenWindow, text: str) -> Tokens:
 
 
 def _unprunable_tokens(open_window: OpenWindow) -> int:
-    """Tokens that stay whatever sleeps: the system prompt, and pinned chunks with the frames of their turns."""
+    """Tokens that are never pruned: the system prompt, and pinned chunks with the frames of their turns."""
     window = open_window.window
     pinned = [chunk for chunk in window.chunks if chunk.key in window.pinned]
     frames = {chunk.key.turn_id: window.frame_tokens.get(chunk.key.role, 0) for chunk in pinned}

@@ -14,13 +14,13 @@ from halo_weave.errors import BadInput, NotYours, UnknownPerson
 from halo_weave.store.records import OWNER, OWNER_NAME, Person, Share
 from halo_weave.store.sql_store import SqlStore
 
-_PREFIX = "hw_"  # so that a key is known as one where it does not belong
-_START = 8  # characters of a hash that the store is asked for
+_PREFIX = "hw_"  # makes keys recognisable, such as in a log or a commit
+_START = 8  # characters of a hash that the store looks up
 
 
 @dataclass(frozen=True, slots=True)
 class NamedShare:
-    """What someone shares, in names. An empty window: all of theirs."""
+    """A share by names instead of ids. An empty window: all windows of the owner."""
 
     owner: str
     window: str
@@ -31,7 +31,7 @@ class NamedShare:
 
 
 class People:
-    """`weave.people`. Who is bound to a person shares what is theirs, and sees what concerns them."""
+    """`weave.people`: people, keys and shares. With the access of a person, only what they own or what concerns them."""
 
     def __init__(
         self,
@@ -42,20 +42,22 @@ class People:
         person: str | None = None,
         reached: SqlStore | None = None,
     ) -> None:
-        """`changed` tells of windows that are not what they were. `reached`: what the person may reach of the store."""
+        """`changed` is called with the windows whose content has changed. `reached`: the store with the person's
+        access."""
         self._store, self._now, self._changed = store, now, changed
         self._person, self._reached = person, reached or store
 
     # Keys. They are 256 random bits, so one fast hash is enough: there is nothing to guess that a slow one would save.
 
     def add(self, name: str) -> tuple[Person, str]:
-        """Someone with a memory of their own, or a new key for someone whose key was revoked. The key is told once."""
+        """Add a person with a memory of their own, or give a new key to one whose key was revoked. The key is returned
+        only once."""
         self._runs_it()
         key = _PREFIX + secrets.token_urlsafe(32)
         return self._store.add_person(window_name(name), _hash(key), now=self._now()), key
 
     def revoke(self, name: str) -> Person:
-        """Their key opens nothing from now on; what was said stays theirs."""
+        """Revoke a person's key. Their memory stays."""
         self._runs_it()
         return self._store.revoke_person(name, now=self._now())
 
@@ -63,24 +65,24 @@ class People:
         return self._store.people()
 
     def several(self) -> bool:
-        """Whether anybody was ever added: from then on everyone needs a key."""
+        """Whether any person was ever added: from then on everybody needs a key."""
         return self._store.several()
 
     def by_key(self, key: str) -> str | None:
         """The id of the person with this key."""
         told = _hash(key)
-        # Few hashes start alike, and how long the store looks for them tells nothing of the key.
+        # Few hashes have the same beginning, and the time of the lookup reveals nothing of the key.
         for known, person in self._store.key_hashes(told[:_START]):
             if hmac.compare_digest(known, told):
                 return person
         return None
 
     def key_mark(self, person: str) -> str | None:
-        """By which this person's key is told from an earlier one; empty for the owner; None: they have no key."""
+        """Identifies a person's current key; it changes with the key. Empty for the owner; None: the person has no key."""
         return self._store.key_mark(person)
 
     def reads(self, person: str) -> frozenset[str]:
-        """The windows that someone may read."""
+        """The windows that a person may read."""
         return self._store.access_of(person).readable
 
     # Sharing
@@ -88,7 +90,7 @@ class People:
     def share(
         self, window_id: str, name: str, *, writes: bool = False, owner: str | None = None
     ) -> NamedShare:
-        """Someone may read a window, or write there too; with an empty id, in all windows of the one who shares."""
+        """Let someone read a window, or write in it too; with an empty id, all windows of the owner."""
         whose, person = self._parties(window_id, name, owner)
         made = self._store.share(whose, window_id, person, writes=writes, now=self._now())
         return self._named([made])[0]
@@ -101,14 +103,14 @@ class People:
         return changed
 
     def shares(self) -> Sequence[NamedShare]:
-        """All of them, or those that someone gave or got."""
+        """All shares, or those that a person gave or got."""
         found = self._store.shares()
         return self._named(
             [one for one in found if self._person is None or self._person in (one.owner, one.person)]
         )
 
     def _parties(self, window_id: str, name: str, owner: str | None) -> tuple[str, str]:
-        """The ids of the one who shares and of the one who gets it."""
+        """The ids of the person who shares and of the one who gets the share."""
         if window_id:
             whose = self._reached.window(window_id).owner
         else:
@@ -131,7 +133,7 @@ class People:
         )
 
     def name_of(self, person: str) -> str:
-        """How someone is called; the owner is the owner."""
+        """The name of a person; the owner has no name of their own."""
         return {one.id: one.name for one in self._store.people()}.get(person, OWNER_NAME)
 
     def _named(self, found: Sequence[Share]) -> Sequence[NamedShare]:

@@ -17,28 +17,26 @@ from halo_weave.engines.base import Prompt
 from halo_weave.errors import HaloWeaveError
 
 log = logging.getLogger(__name__)
-TRIES = (
-    5  # the memory must not be written to while a prompt is made of it: after a reply its chunks are embedded
-)
-FRAMES = 96  # tokens that may always be computed: the end of a reply, and the beginning of a message
-IDLE = 0.5  # at most this share of the processors does other work on a machine that counts as idle
-GLANCE = 0.1  # seconds of looking at them
+TRIES = 5  # attempts to build a prompt while nothing is written to the memory: after a reply its chunks are embedded
+FRAMES = 96  # tokens that may be computed even on a busy machine: the end of a reply, and the beginning of a message
+IDLE = 0.5  # an idle machine has at most this share of its processors busy with other work
+GLANCE = 0.1  # seconds over which that is measured
 
 
 @dataclass(frozen=True, slots=True)
 class _PrefetchRequest:
-    """What is known of the next message: who says it, what would wake up for it, and the words as far as they are typed."""
+    """What is known of the next message: its speaker, the text typed so far, and what would be resurrected for it."""
 
-    speaker: str = ""  # of several people
+    speaker: str = ""  # the speaker's name, if several people write in the window
     resurrect: tuple[ChunkKey, ...] = ()
     text: str = ""
 
 
 class Prefetcher:
-    """One thread for all windows. Of several requests for a window the last one counts."""
+    """Prefetches in one thread for all windows. Of several requests for a window only the last one counts."""
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._changed = Condition()
         self._requests: dict[str, _PrefetchRequest] = {}
         self._thread: Thread | None = None
@@ -47,11 +45,12 @@ class Prefetcher:
     def request(
         self, window_id: str, text: str = "", resurrect: Iterable[ChunkKey] = (), speaker: str = ""
     ) -> None:
-        """This window will be spoken to; `text` was typed so far, and would wake these chunks up. Returns at once.
+        """A message is being typed in this window. Returns at once.
 
-        `speaker`: the name that is told of who speaks, where several people do.
+        `text`: typed so far; `resurrect`: the chunks that would be resurrected for it; `speaker`: its author, if
+        several people write in the window.
         """
-        if not self._system.engine.info.abilities.ahead:
+        if not self._runtime.engine.info.abilities.ahead:
             return
         with self._changed:
             if self._closed:
@@ -64,7 +63,7 @@ class Prefetcher:
             self._changed.notify_all()
 
     def settle(self) -> None:
-        """Returns when every request was handed to the engine."""
+        """Wait until every request was handed to the engine."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or not (self._requests or self._busy))
 
@@ -88,29 +87,29 @@ class Prefetcher:
                 self._busy = True
             try:
                 self._read(window_id, request)
-            except HaloWeaveError as error:  # it is read when it is said
+            except HaloWeaveError as error:  # the message is read when it is sent
                 log.debug("%s is not read ahead: %s", window_id, error)
             except Exception:
                 log.exception("Reading ahead failed.")
 
     def _read(self, window_id: str, request: _PrefetchRequest) -> None:
-        system = self._system
-        if system.state.error is not None or window_id in system.busy_windows:
+        runtime = self._runtime
+        if runtime.state.error is not None or window_id in runtime.busy_windows:
             return
-        how = system.open_window(window_id).settings.prefetch
+        how = runtime.open_window(window_id).settings.prefetch
         if how in ("off", "frames"):
             request = _PrefetchRequest(request.speaker)
         elif how == "load":
             request = _PrefetchRequest(request.speaker, request.resurrect)
-        # Frames are few and wait for nothing. How busy the machine is takes a while to see.
+        # Frames are few tokens and need no measurement of how busy the machine is, which takes a while.
         most = None if how == "compute" and (request.resurrect or request.text) and _idle() else FRAMES
         for _ in range(TRIES):
-            version = system.store.version()
-            open_window = system.open_window(window_id)
+            version = runtime.store.version()
+            open_window = runtime.open_window(window_id)
             if how == "off" or not open_window.engine.info.abilities.cuts or not len(open_window.window):
                 return
-            prompt = _prompt_of(open_window, request, system)
-            if system.store.version() == version and window_id not in system.busy_windows:
+            prompt = _prompt_of(open_window, request, runtime)
+            if runtime.store.version() == version and window_id not in runtime.busy_windows:
                 open_window.engine.read_ahead(
                     window_id,
                     prompt,
@@ -126,8 +125,8 @@ class Prefetcher:
                 return
 
 
-def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, system: Runtime) -> Prompt:
-    """What the next prompt begins with if these chunks wake up and these words are sent."""
+def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runtime) -> Prompt:
+    """The beginning of the next prompt, if these chunks are resurrected and this text is sent."""
     readings = list(open_window.resurrectable(request.resurrect).values())
     with open_window.guard:
         chunks = [*open_window.window.chunks, *(one.chunk for one in readings)]
@@ -147,7 +146,7 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, system: Runti
         open_window.system,
         origins,
         frozenset(foreign),
-        origin=open_window.next_message_annotation(request.speaker, system.now()),
+        origin=open_window.next_message_annotation(request.speaker, runtime.now()),
         effort=open_window.settings.effort,
         words=open_window.engine.tokenize(request.text) if request.text else None,
         said=said,
@@ -155,19 +154,19 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, system: Runti
 
 
 def _idle() -> bool:
-    """Whether other programs leave the processors time. Where that is not told, they do."""
+    """Whether other programs leave the processors idle. True if the system does not say."""
     try:
         before, own = _processor_times(), time.process_time()
         time.sleep(GLANCE)
         whole, resting = (b - a for a, b in zip(before, _processor_times(), strict=True))
-        own = time.process_time() - own  # what is read ahead for an earlier request goes on
+        own = time.process_time() - own  # the prefetch of an earlier request continues
         return whole - resting - own <= IDLE * whole
     except (OSError, ValueError, IndexError):
         return True
 
 
 def _processor_times() -> tuple[float, float]:
-    """Seconds of all processors since the machine began: in all, and at rest. Linux tells it."""
+    """Seconds of all processors since the machine started: in total, and idle. Known on Linux only."""
     with open("/proc/stat") as file:
         numbers = [int(number) / os.sysconf("SC_CLK_TCK") for number in file.readline().split()[1:9]]
     return sum(numbers), numbers[3] + numbers[4]

@@ -19,7 +19,7 @@ MOST_PRESETS = 200
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Settings under a name, and the words that go with them: system prompt and names, as far as it has them."""
+    """Named settings, and texts (system prompt and names), as far as it has them."""
 
     name: str
     settings: Mapping[str, Any]
@@ -29,24 +29,24 @@ class Preset:
 class Presets:
     """`weave.presets`."""
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     # The persona of all windows
 
     def persona(self) -> dict[str, str]:
-        """System prompt and names of the windows that have none of their own."""
-        return stored_persona(self._system.store.settings().get(PERSONA_KEY))
+        """System prompt and names for windows that have none of their own."""
+        return stored_persona(self._runtime.store.settings().get(PERSONA_KEY))
 
     def change_persona(self, changes: Mapping[str, str]) -> dict[str, str]:
-        system = self._system
-        system.publish_changed(system.store.change_persona(_words(changes), now=system.now()))
+        runtime = self._runtime
+        runtime.publish_changed(runtime.store.change_persona(_words(changes), now=runtime.now()))
         return self.persona()
 
     # Presets
 
     def list(self) -> list[Preset]:
-        """By name."""
+        """All presets, by name."""
         return [_preset(name, stored) for name, stored in sorted(self._stored().items())]
 
     def get(self, name: str) -> Preset:
@@ -56,7 +56,7 @@ class Presets:
         return _preset(name, stored[name])
 
     def save(self, name: str, settings: Mapping[str, Any], words: Mapping[str, str] | None = None) -> Preset:
-        """A new preset, or another one under the name."""
+        """Save a preset, or replace the one of the same name."""
         name = window_name(name)
         if name not in (known := self._stored()) and len(known) >= MOST_PRESETS:
             raise BadInput(f"There are {MOST_PRESETS} presets already. Delete one first.")
@@ -65,12 +65,12 @@ class Presets:
         return self.get(name)
 
     def save_from(self, name: str, window_id: str | None = None) -> Preset:
-        """What a window sets itself becomes a preset; without a window, what is set for all."""
-        store = self._system.store
+        """Save the settings of a window as a preset; without a window, the settings for all."""
+        store = self._runtime.store
         if window_id is None:
             words = {about: text for about, text in self.persona().items() if text != PERSONA[about]}
             return self.save(name, usable_settings(store.settings().get(SHARED_KEY)), words)
-        window = self._system.window(window_id)
+        window = self._runtime.window(window_id)
         own = {about: getattr(window, about) for about in PERSONA if about not in window.inherits}
         return self.save(name, usable_settings(window.settings), own)
 
@@ -84,34 +84,34 @@ class Presets:
         return self.get(to)
 
     def delete(self, name: str) -> Preset:
-        """It goes; what it was applied to stays as it is. Returns it, so that it can be saved again."""
+        """Delete a preset and return it. Windows that it was applied to stay as they are."""
         gone = self.get(name)
         self._change({}, name)
         return gone
 
     def apply(self, name: str, window_id: str | None = None) -> Preset:
-        """Its settings and words hold in a window, or in all; what it does not name stays as it is."""
-        system, preset = self._system, self.get(name)
+        """Apply a preset to a window, or to all. What the preset does not contain stays as it is."""
+        runtime, preset = self._runtime, self.get(name)
         settings, words = dict(preset.settings), dict[str, Any](preset.words)
         if window_id is None:
-            system.store.change_settings(SHARED_KEY, settings, now=system.now())
+            runtime.store.change_settings(SHARED_KEY, settings, now=runtime.now())
             self.change_persona(preset.words)
         else:
-            system.window(window_id)
-            system.store.change_window(window_id, **words, settings=settings, now=system.now())
-            system.publish_changed([window_id])
+            runtime.window(window_id)
+            runtime.store.change_window(window_id, **words, settings=settings, now=runtime.now())
+            runtime.publish_changed([window_id])
         return preset
 
     def _stored(self) -> dict[str, Any]:
-        stored = self._system.store.settings().get(PRESETS_KEY)
+        stored = self._runtime.store.settings().get(PRESETS_KEY)
         return stored if isinstance(stored, dict) else {}
 
     def _change(self, changes: Mapping[str, Any], *gone: str) -> None:
-        self._system.store.change_settings(PRESETS_KEY, changes, gone, now=self._system.now())
+        self._runtime.store.change_settings(PRESETS_KEY, changes, gone, now=self._runtime.now())
 
 
 def _preset(name: str, stored: Any) -> Preset:
-    """As far as this version can use it: it may come from a file."""
+    """A stored preset without what this version cannot use: it may come from a file."""
     found = stored if isinstance(stored, Mapping) else {}
     words: dict[str, str] = {}
     for about, text in found["words"].items() if isinstance(found.get("words"), Mapping) else ():

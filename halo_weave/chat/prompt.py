@@ -20,15 +20,15 @@ from halo_weave.core.working_set import WorkingSet
 from halo_weave.engines.base import GIVEN, NAMELESS, UNSENT, Engine, Prompt, Segment
 from halo_weave.engines.templates.messages import ChatMessage, Piece
 
-# What has no position is labelled below zero: the template's own words around the system prompt, such as its tools, from -1
+# Tokens without a position have negative labels: the template's own text around the system prompt, such as its tools, from -1
 # on; from `GIVEN` on the system prompt itself, frames, and chunks that this window reads with other tokens than they were
-# said with. So no label depends on how far the ids of a memory have advanced.
+# stored with. So no label depends on how far the ids of a memory have advanced.
 SYSTEM_LABELS = -1
-SYSTEM_PIECE = 1 << 18  # labels for each piece: none depends on how long another one is
-MOST_GIVEN = 1 << 16  # parts whose labels are remembered; one that is forgotten is read anew
-NAMELESS_LABELS = NAMELESS - (1 << 59)  # apart from those that a cache on disk has
-_COMING = -1  # id of a turn that was not said yet
-LONGEST_NAME = 48  # bytes of a window's name that the model is told
+SYSTEM_PIECE = 1 << 18  # labels reserved for each piece, so that none depends on the length of another
+MOST_GIVEN = 1 << 16  # parts whose labels are remembered; a part that was forgotten is computed again
+NAMELESS_LABELS = NAMELESS - (1 << 59)  # so that they differ from those in a cache on disk
+_COMING = -1  # id of the turn that is not sent yet
+LONGEST_NAME = 48  # bytes of a window's name in a quotation
 
 _Slot = Literal[
     "header", "footer", "before", "after", "between", "left", "right", "rewritten"
@@ -37,9 +37,9 @@ _Slot = Literal[
 
 @dataclass(frozen=True, slots=True)
 class TurnAnnotation:
-    """What the model reads around the text of a turn, so that it knows where the text comes from.
+    """The text that the model reads around a turn, so that it knows where the turn comes from.
 
-    A quotation is text that was not said in this chat: it never stands as a turn of its own speaker.
+    A quotation is text that was not said in this chat: it is never shown as a turn of its own speaker.
     """
 
     before: str
@@ -50,7 +50,10 @@ class TurnAnnotation:
     def quotation(
         cls, said: datetime | None, role: Role, *, chat: str = "", document: str = "", speaker: str = ""
     ) -> TurnAnnotation:
-        """Text of another chat or of a file. `said`: None leaves out the date. `speaker`: a name instead of "I" or "you"."""
+        """Annotation for text of another chat or of a file.
+
+        `said`: None leaves out the date. `speaker`: a name instead of "I" or "you".
+        """
         where = [f"on {said.astimezone():%Y-%m-%d}"] if said else []
         where += [f'in the chat "{_shortened(chat)}"'] if chat else []
         if document:
@@ -58,12 +61,13 @@ class TurnAnnotation:
             return cls(f'{line[0].upper()}{line[1:]}: "', '"', quoted=True)
         who = _shortened(speaker) if speaker else "you" if role is Role.ASSISTANT else "I"
         verb = "answered" if role is Role.ASSISTANT else "said"
-        # Where it comes from stands last: models begin their replies with what they have seen at the beginning of lines.
+        # The origin comes last: models begin their replies with what they have seen at the beginning of lines.
         return cls('"', f'" ({" ".join([who, verb, "this", *where])})', quoted=True)
 
     @classmethod
     def said(cls, speaker: str, day: datetime | None) -> TurnAnnotation | None:
-        """A user's turn of this chat: who says it where several people write, and the day if it begins one."""
+        """Annotation for a user's turn of this chat: the speaker if several people write, and the day if the turn is
+        the day's first."""
         told = f"[{day.astimezone():%A, %d %B %Y}]\n" if day else ""
         told += f"{_shortened(speaker)}: " if speaker else ""
         return cls(told) if told else None
@@ -71,11 +75,11 @@ class TurnAnnotation:
 
 @dataclass(frozen=True, slots=True)
 class SystemPrompt:
-    """The system prompt with an estimate of how many tokens it takes in its frame."""
+    """The system prompt with an estimate of its tokens, frame included."""
 
     text: str
     tokens: int
-    tools: str = ""  # those that the template declares beside it, as JSON
+    tools: str = ""  # tools that the template declares beside it, as JSON
 
     def __len__(self) -> int:
         return self.tokens
@@ -83,19 +87,19 @@ class SystemPrompt:
 
 @dataclass(frozen=True, slots=True)
 class WindowPrompt(Prompt):
-    """A prompt of a window, some of whose live tokens the template may leave out, as white space at the end of a turn."""
+    """A prompt of a window. The template may leave out some live tokens, such as white space at the end of a turn."""
 
     unread: npt.NDArray[np.intp] = field(
         default_factory=lambda: np.zeros(0, np.intp)
-    )  # how many of the chunk tokens that are read stand before each
-    unread_before: int = 0  # how many of them stand before the turn that is answered
-    opening: str = ""  # the template's words right before the reply
+    )  # index of each among the chunk tokens of the prompt
+    unread_before: int = 0  # number of them before the turn that is answered
+    opening: str = ""  # the generation prompt
     order: npt.NDArray[np.intp] = field(
         default_factory=lambda: np.zeros(0, np.intp)
-    )  # where the window's first tokens stand among those of the prompt, if not in the same order
+    )  # the window's first tokens in the order of the prompt, if the orders differ
 
     def whole(self, row: AttentionRow | None) -> AttentionRow | None:
-        """A row over all live tokens, in the window's order: nobody looked at those that were not read."""
+        """A row over all live tokens, in the window's order; 0 for tokens that are not in the prompt."""
         if row is None:
             return row
         if len(self.unread):
@@ -115,7 +119,7 @@ class WindowPrompt(Prompt):
         )
 
     def later(self, row: AttentionRow | None, live: int) -> AttentionRow | None:
-        """A row over all that is live by now: nobody looked at what was said after its token."""
+        """A row over all tokens that are live by now; 0 for those after its token."""
         row = self.whole(row)
         if row is None or row.tokens.size > live:
             return row
@@ -124,7 +128,7 @@ class WindowPrompt(Prompt):
         return replace(row, tokens=np.pad(row.tokens, (0, more)), raw=raw)
 
     def whole_surprisal(self, surprisal: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Surprisal of all tokens from `read_from` on; that of tokens that were not read is not known."""
+        """Surprisal of all tokens from `read_from` on; NaN for tokens that are not in the prompt."""
         if not len(self.unread):
             return surprisal
         read = sum(len(segment.labels) for segment in self.segments if segment.kind == "chunk")
@@ -136,7 +140,7 @@ class PromptBuilder:
     """Writes prompts for one engine. Frames are tokenized once."""
 
     def __init__(self, engine: Engine, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        """`tools`: the AI's, as they are declared to a template."""
+        """`tools`: the AI's tools, as templates declare them."""
         self._engine, self.tools = engine, tools
         self.declared = json.dumps(list(tools)) if tools else ""
         self._frame = lru_cache(4096)(lambda text: engine.tokenize(text, special=True))
@@ -149,7 +153,7 @@ class PromptBuilder:
         self._sizes: dict[Role, int] = {}
 
     def _system(self, text: str, tools: str = "") -> SystemPrompt:
-        """The system prompt; of an empty one only what begins a context is counted."""
+        """The system prompt; without text, only the tokens that begin a context are counted."""
         told = [ChatMessage("system", text)] if text else []
         pieces = self._engine.chat([*told, *_SAMPLE], tools=parse_tool_declarations(tools)).pieces
         own = [piece for piece in pieces if piece.part == "begin" or (told and piece.message == 0)]
@@ -157,19 +161,20 @@ class PromptBuilder:
         return SystemPrompt(text, size, tools)
 
     def _given(self, part: tuple[object, ...], count: int) -> int:
-        """The first of as many labels, counting down, that nothing else has. `given` remembers it by the part."""
+        """The first of `count` labels, counting down, that no other part has. Remembered in `given` by the part."""
         with self._guard:
             self._next_given -= count
             return self._next_given + count
 
     def nameless(self, count: int) -> int:
-        """The first of as many labels that name nothing, and that no other frame has."""
+        """The first of `count` labels that no other frame has and that no cache on disk knows."""
         with self._guard:
             self._next_nameless -= count
             return self._next_nameless + count
 
     def readable(self, tokens: Tokens) -> bool:
-        """Whether the ids are this model's tokens of their text, without control tokens. Files can say anything."""
+        """Whether the ids are this model's tokens of their text, without control tokens. Imported files may contain
+        anything."""
         return self._agree(tokens.ids.tobytes(), tokens.raw, tokens.ends.tobytes())
 
     def _controls(self, ids: bytes) -> npt.NDArray[np.bool_] | None:
@@ -184,7 +189,7 @@ class PromptBuilder:
         return self._engine.pieces(tokens.ids) == tokens or self._engine.tokenize(tokens.text) == tokens
 
     def frame_tokens(self) -> dict[Role, int]:
-        """How many tokens a turn's frame takes, about."""
+        """Estimated tokens of a turn's frame."""
         if not self._sizes:
             pieces = self._engine.chat(_SAMPLE).pieces
             size = {(p.message, p.part): len(self._frame(p.text)) for p in pieces if not p.said}
@@ -194,7 +199,7 @@ class PromptBuilder:
         return dict(self._sizes)
 
     def origin_tokens(self, origin: TurnAnnotation | None) -> int:
-        """How many tokens the words around a turn's text take; neighbouring quotations are separated by one more."""
+        """Estimated tokens of an annotation; one more separates adjacent quotations."""
         if origin is None:
             return 0
         return len(self._plain(origin.before)) + len(self._plain(origin.after)) + origin.quoted
@@ -270,10 +275,10 @@ class PromptBuilder:
         words: Tokens | None = None,
         said: Mapping[int, datetime] | None = None,
     ) -> Prompt:
-        """What the next prompt begins with, whatever will be said: these chunks, and the frame of a message up to its words.
+        """The beginning of the next prompt, whatever is sent: these chunks, and the frame of a message.
 
-        With `words`, which are typed and not sent yet, all of the prompt, if they are sent as they are. `origin`: what is
-        told of the message.
+        With `words`, which were typed and are not sent yet, the whole prompt for them. `origin`: the annotation of the
+        message.
         """
         turns = _turns_of(in_reading_order(chunks, origins, said or {}), origins)
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
@@ -307,11 +312,11 @@ class PromptBuilder:
         return np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64)
 
     def frame_ids(self, text: str) -> Ids:
-        """The template's own words, with its control tokens."""
+        """Tokens of the template's own text, with control tokens."""
         return self._frame(text).ids
 
     def said_ids(self, text: str) -> Ids:
-        """What somebody said: control tokens in it are only words."""
+        """Tokens of text that somebody said: control tokens in it are read as ordinary text."""
         return self._plain(text.encode(errors="surrogateescape").decode(errors="replace")).ids
 
 
@@ -326,10 +331,10 @@ def in_reading_order(
     said: Mapping[int, datetime],
     answered: int | None = None,
 ) -> list[Chunk]:
-    """Chunks as the model reads them: this chat's turns by their positions, quotations by when they were said.
+    """Chunks in the order in which the model reads them: turns of this chat by position, quotations by date.
 
-    A quotation stands before the first message of the user's that was said later, and always before the one that is
-    `answered`. An import gives old text new positions: only its dates tell its place in time.
+    A quotation comes before the first message of the user that was said later, and always before the message that is
+    `answered`. An import gives old text new positions: only its dates say when it was said.
     """
     turns = [list(own) for _, own in groupby(chunks, key=lambda chunk: chunk.key.turn_id)]
     quotes, here = list[list[Chunk]](), list[list[Chunk]]()
@@ -353,7 +358,7 @@ def in_reading_order(
 
 
 def _moved(window: Sequence[Chunk], ordered: Sequence[Chunk]) -> npt.NDArray[np.intp]:
-    """Where the tokens of the window's chunks stand among the ordered ones; nothing if all stand where they do there."""
+    """Indexes of the window's chunk tokens in reading order; None if both orders are the same."""
     if all(one is other for one, other in zip(window, ordered, strict=True)):
         return np.zeros(0, np.intp)
     starts, at = dict[ChunkKey, int](), 0
@@ -366,7 +371,7 @@ def _moved(window: Sequence[Chunk], ordered: Sequence[Chunk]) -> npt.NDArray[np.
 
 
 def _turns_of(chunks: Iterable[Chunk], origins: Mapping[int, TurnAnnotation]) -> list[_Message]:
-    """The messages of the live turns. Quotations that stand next to each other are one message of the user's."""
+    """The messages of the live turns. Adjacent quotations become one user message."""
     turns = [
         (turn_id, role, tuple(own))
         for (turn_id, role), own in groupby(chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role))
@@ -384,7 +389,8 @@ def _turns_of(chunks: Iterable[Chunk], origins: Mapping[int, TurnAnnotation]) ->
 def _message_of(
     turns: Sequence[tuple[int, tuple[Chunk, ...], TurnAnnotation | None]], role: Role
 ) -> _Message:
-    """Turns as one message. Bytes that are no text on their own, as a chunk may end within a character, go through."""
+    """One message from several turns. Bytes that are invalid UTF-8 on their own are kept: a chunk may end within a
+    character."""
     parts: list[_Literal | Chunk] = []
     for place, (turn_id, chunks, origin) in enumerate(turns):
         if place:
@@ -395,7 +401,7 @@ def _message_of(
         if origin and origin.after:
             parts.append(_Literal(turn_id, "after", origin.after))
     text = b"".join(part.raw if isinstance(part, _Literal) else part.tokens.raw for part in parts)
-    # Only the window's own system prompt speaks as the system; a turn of that role came with an import.
+    # Only the window's own system prompt has the system role; a turn of that role came with an import.
     speaker: Literal["user", "assistant"] = "assistant" if role is Role.ASSISTANT else "user"
     return _Message(tuple(parts), ChatMessage(speaker, text.decode(errors="surrogateescape")))
 
@@ -405,7 +411,7 @@ _SAMPLE = (ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage(
 
 @dataclass(frozen=True, slots=True)
 class _Literal:
-    """Words of ours around the text of a turn."""
+    """Text of ours around the text of a turn."""
 
     turn_id: int
     slot: _Slot
@@ -418,7 +424,7 @@ class _Literal:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A message of the prompt and what it is made of: one turn, or several that are quoted."""
+    """A message of the prompt and its parts: one turn, or several quoted ones."""
 
     parts: tuple[_Literal | Chunk, ...]
     message: ChatMessage
@@ -442,17 +448,17 @@ def _turn_of(part: _Literal | Chunk) -> int:
 
 
 class _Writer:
-    """Pieces of the template become segments with labels that stay the same from turn to turn."""
+    """Turns pieces of the template into segments whose labels are the same from turn to turn."""
 
     def __init__(self, prompt_builder: PromptBuilder, live: Mapping[int, Positions]) -> None:
-        self.prompt_builder, self.live = prompt_builder, live  # the labels of the live chunks, by their start
+        self.prompt_builder, self.live = prompt_builder, live  # labels of the live chunks, by their start
         self.segments: list[Segment] = []
-        self.firsts: list[tuple[int, int]] = []  # the first label that is read of each turn's chunks
-        self._system = 0  # pieces so far
+        self.firsts: list[tuple[int, int]] = []  # the first label of each turn's chunks
+        self._system = 0  # number of system pieces so far
         self._used: dict[tuple[int, _Slot], int] = {}
 
     def write(self, piece: Piece, turns: Sequence[_Message], after_system: bool) -> None:
-        """A piece of one of the turns, or of what stands before them."""
+        """Write a piece of one of the turns, or of what comes before them."""
         number = piece.message - after_system
         if piece.part == "begin" or number < 0:
             self.system(piece)
@@ -464,7 +470,7 @@ class _Writer:
             self.frame(piece.text, turns[number].first, "header")
 
     def system(self, piece: Piece) -> None:
-        """The template's own words have the same labels in every process, and other words have others."""
+        """Write a system piece. The template's own text has the same labels in every process."""
         first = SYSTEM_LABELS - self._system * SYSTEM_PIECE
         ids = (
             self.prompt_builder.said_ids(piece.text)
@@ -480,7 +486,7 @@ class _Writer:
         self._add_part(self.prompt_builder.frame_ids(text), turn_id, slot)
 
     def content(self, turn: _Message, piece: Piece) -> None:
-        """The parts of a message, as far as the template writes them as they are."""
+        """Write the parts of a message, as far as the template leaves them unchanged."""
         if piece.start < 0:
             self._add_part(self.prompt_builder.said_ids(piece.text), turn.first, "rewritten")
             return
@@ -498,8 +504,8 @@ class _Writer:
                 at += len(part.raw)
 
     def _add_chunk(self, turn_id: int, chunk: Chunk, first: int, last: int) -> None:
-        """The tokens of bytes `first` to `last`. A token that is cut is read as what is left of it, a control token as its
-        words."""
+        """Add the tokens of bytes `first` to `last`. Of a token that is cut, the rest is tokenized again; a control
+        token is added as ordinary text."""
         tokens: Tokens = chunk.tokens
         first = max(0, first)
         if last <= 0 or first >= len(tokens.raw):
@@ -546,7 +552,7 @@ class _Writer:
 
 @lru_cache(64)
 def parse_tool_declarations(tools: str) -> Sequence[Mapping[str, Any]]:
-    """Tools out of the JSON that declares them."""
+    """The tools in a JSON declaration."""
     return json.loads(tools) if tools else ()
 
 

@@ -20,10 +20,8 @@ from halo_weave.errors import HaloWeaveError, StoreError
 from halo_weave.store.records import Draft
 
 log = logging.getLogger(__name__)
-POLL_INTERVAL = 0.1  # seconds between two looks at a reply
-SILENCE_TIMEOUT = (
-    2.0  # seconds that a server which was late gets to go on, before its reply is taken for abandoned
-)
+POLL_INTERVAL = 0.1  # seconds between two polls of a reply
+SILENCE_TIMEOUT = 2.0  # seconds that a late server gets before its reply counts as abandoned
 SERVER_GONE_MESSAGE = (
     "The server that wrote this reply does not answer any more. What was shown of it is kept."
 )
@@ -31,14 +29,14 @@ SERVER_GONE_MESSAGE = (
 
 @dataclass
 class FollowedReply:
-    """A window that another server writes, and what is known of the reply there."""
+    """A reply in a window that another server writes, as far as it is known here."""
 
-    guard: Lock = field(default_factory=Lock)  # of what is known
-    wanted: bool = True  # since the last look somebody has asked for it
+    guard: Lock = field(default_factory=Lock)  # the token after the last one that is known
+    wanted: bool = True  # a client has asked for it since the last poll
     draft: Draft | None = None  # as it was when it was first seen
     reader: ReplyParser | None = None
-    silent: float | None = None  # by the monotonic clock: since when nobody writes it
-    shown: bool = False  # somebody was told of the reply here
+    silent: float | None = None  # by the monotonic clock: since when no server writes it
+    shown: bool = False  # the reply was published here
 
     @property
     def count(self) -> int:
@@ -46,15 +44,16 @@ class FollowedReply:
 
 
 class RemoteReplies:
-    """Publishes the tokens of replies that other servers write. What was shown of one whose server is gone becomes a turn.
+    """Publishes the tokens of replies that other servers write.
 
-    The store has them within a moment, so the writing server does nothing for those who watch elsewhere.
-    A reply of a model with another tokenizer is left alone: only its own marks tell thoughts and answer apart.
+    If a server dies, its reply becomes a turn. Tokens are stored within a moment, so the writing server does nothing
+    for clients elsewhere. A reply by a model with another tokenizer is not followed: its delimiters would not be
+    recognised.
     """
 
-    def __init__(self, system: Runtime) -> None:
-        self._system = system
-        self._lock = Lock()  # never held while the store is asked
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._lock = Lock()  # not held during queries
         self._followed: dict[str, FollowedReply] = {}
         self._thread: Thread | None = None
         self._ending = Event()
@@ -64,20 +63,20 @@ class RemoteReplies:
 
         This does not query the store, since the thread that calls it also renews leases.
         """
-        if self._system.hubs.watchers_of(window_id):
+        if self._runtime.hubs.watchers_of(window_id):
             self._follow(window_id)
 
     def reply(self, window_id: str) -> ReplyView | None:
-        """The reply that another server writes in a window, as far as it is stored. From now on it is followed."""
+        """The reply that another server writes in a window, as far as it is stored. It is followed from now on."""
         known = window_id in self._followed
-        if self._ending.is_set() or not (known or self._system.store.fleet.written(window_id)):
+        if self._ending.is_set() or not (known or self._runtime.store.fleet.written(window_id)):
             return None
         followed = self._follow(window_id)
         with followed.guard:
             if followed.reader is None:
-                with suppress(HaloWeaveError):  # what cannot be read now is seen later
+                with suppress(HaloWeaveError):  # what cannot be read now is read later
                     self._grow(window_id, followed)
-            seen = _seen(followed, self._system.settings().initial_brightness)
+            seen = _seen(followed, self._runtime.settings().initial_brightness)
             followed.shown |= seen is not None
             return seen
 
@@ -94,7 +93,7 @@ class RemoteReplies:
         return followed
 
     def _run(self) -> None:
-        """Until nothing is left to follow."""
+        """Poll until there is no reply left to follow."""
         while not self._ending.wait(POLL_INTERVAL):
             with self._lock:
                 each = list(self._followed.items())
@@ -105,8 +104,10 @@ class RemoteReplies:
                     over = ended and not followed.wanted
                     if over:
                         del self._followed[window_id]
-                if over and followed.shown:  # whoever was told of the reply right before its end looks again
-                    self._system.hubs.publish(WindowChanged(), window_id)
+                if (
+                    over and followed.shown
+                ):  # clients that saw the reply right before its end load the context again
+                    self._runtime.hubs.publish(WindowChanged(), window_id)
             with self._lock:
                 if not self._followed:
                     self._thread = None
@@ -117,7 +118,7 @@ class RemoteReplies:
             with followed.guard:
                 return self._look(window_id, followed)
         except StoreError:
-            return False  # the database is away for now
+            return False  # the database cannot be reached for now
         except HaloWeaveError:
             return True  # the window is gone
         except Exception:
@@ -127,42 +128,44 @@ class RemoteReplies:
             return True
 
     def _look(self, window_id: str, followed: FollowedReply) -> bool:
-        """Tell what is new. Whether the reply has ended; that itself is told by the server that wrote it."""
-        written = self._system.store.fleet.written(window_id)  # before: what was written by its end is stored
+        """Publish new tokens. Returns whether the reply has ended; the server that wrote it publishes that itself."""
+        written = self._runtime.store.fleet.written(
+            window_id
+        )  # checked first: when it is false, all that was written is stored
         fresh = self._grow(window_id, followed)
         followed.shown |= bool(fresh)
         self._publish(window_id, *map(_told, fresh))
-        if followed.draft and not followed.reader:  # of a model that is not here
+        if followed.draft and not followed.reader:  # written by a model that is not open here
             return True
         if written:
             followed.silent = None
             return False
-        if followed.draft is None or window_id in self._system.busy_windows or self._ending.is_set():
+        if followed.draft is None or window_id in self._runtime.busy_windows or self._ending.is_set():
             return True
         followed.silent = followed.silent or time.monotonic()
         if time.monotonic() - followed.silent < SILENCE_TIMEOUT:
             return False
         if not self._readable(followed.draft):  # the model was changed meanwhile
             return True
-        stored = recover_drafts(self._system, only=window_id)
-        if not stored and self._system.store.draft_in(window_id, after=followed.count):
-            followed.silent = None  # it could not be stored now: once more
+        stored = recover_drafts(self._runtime, only=window_id)
+        if not stored and self._runtime.store.draft_in(window_id, after=followed.count):
+            followed.silent = None  # it could not be stored now: try again
             return False
-        self._system.publish_changed(stored)
+        self._runtime.publish_changed(stored)
         self._publish(window_id, TurnFailed(SERVER_GONE_MESSAGE))
         return True
 
     def _publish(self, window_id: str, *events: TokenGenerated | TurnFailed) -> None:
-        """Never among the events of a turn that this server has begun meanwhile."""
+        """Publish tokens, unless this server has begun a turn in the window meanwhile."""
         if not events:
             return
-        with self._system.held_if_free(window_id) as free:
+        with self._runtime.held_if_free(window_id) as free:
             for event in events if free else ():
-                self._system.hubs.publish(event, window_id)
+                self._runtime.hubs.publish(event, window_id)
 
     def _grow(self, window_id: str, followed: FollowedReply) -> Sequence[ReplyToken]:
-        """What has come of the reply since the last look."""
-        draft = self._system.store.draft_in(window_id, after=followed.count)
+        """Read the tokens since the last poll."""
+        draft = self._runtime.store.draft_in(window_id, after=followed.count)
         if draft is None:
             followed.draft = followed.reader = None
             return ()
@@ -170,18 +173,18 @@ class RemoteReplies:
             feed = followed.reader.feed
             pairs = zip(draft.tokens.ids.tolist(), draft.tokens.pieces(), strict=True)
             return [token for id, piece in pairs for token in feed(id, piece)]
-        if followed.reader:  # another reply, of which only the end was asked for
+        if followed.reader:  # another reply
             followed.draft = followed.reader = None
             return self._grow(window_id, followed)
         followed.draft = draft
         if not self._readable(draft):
             return ()
-        followed.reader = read_draft(self._system, draft)
+        followed.reader = read_draft(self._runtime, draft)
         return followed.reader.known
 
     def _readable(self, draft: Draft) -> bool:
-        """Whether it was written with the tokenizer of the model that answers in its window here."""
-        return draft.tokenizer == self._system.model_in(draft.window).engine.info.tokenizer
+        """Whether it was written with the tokenizer of the model that answers in the window here."""
+        return draft.tokenizer == self._runtime.model_in(draft.window).engine.info.tokenizer
 
 
 def _told(token: ReplyToken) -> TokenGenerated:

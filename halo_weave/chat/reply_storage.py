@@ -27,14 +27,14 @@ log = logging.getLogger(__name__)
 
 
 def store_reply(
-    system: Runtime,
+    runtime: Runtime,
     open_window: OpenWindow,
     turn_id: int,
     live: Sequence[LiveChunk],
     tags: Mapping[ChunkKey, tuple[str, ...]],
     now: datetime,
 ) -> None:
-    """What was shown is kept until the store takes it: the disk may be full, another process may hold the file."""
+    """Store the reply. Retry until the store accepts it: the disk may be full, or another process may hold the file."""
     stored = False
     while True:
         try:
@@ -42,14 +42,14 @@ def store_reply(
             _save_brightness(open_window)
             break
         except StoreError as error:
-            system.report_unstored(open_window, unstored_message(str(error)))
-            if time.monotonic() > system.state.store_deadline:
+            runtime.report_unstored(open_window, unstored_message(str(error)))
+            if time.monotonic() > runtime.state.store_deadline:
                 log.error(
                     "A reply of %d chunks in window %s was not stored.", len(live), open_window.record.id
                 )
                 raise
             time.sleep(RETRY)
-    system.report_unstored(open_window, "")
+    runtime.report_unstored(open_window, "")
 
 
 def _append(
@@ -63,7 +63,7 @@ def _append(
         open_window.store.drop_draft(turn_id)
     elif not (
         open_window.unstored and open_window.store.turn(turn_id)
-    ):  # a refused commit may have been made
+    ):  # a commit that was reported as failed may have been made
         open_window.store.append(
             open_window.record.id, live, tokenizer=open_window.engine.info.tokenizer, now=now, tags=tags
         )
@@ -76,7 +76,7 @@ def _save_brightness(open_window: OpenWindow) -> None:
         open_window.store.save_brightness(
             open_window.record.id, window.chunks, window.brightness, window.traces
         )
-    except BadInput:  # another window or process has deleted something meanwhile, or put it to sleep
+    except BadInput:  # another window or process has deleted or pruned something meanwhile
         open_window.drop_missing_chunks()
         open_window.store.save_brightness(
             open_window.record.id, window.chunks, window.brightness, window.traces
@@ -87,63 +87,62 @@ def store_attribution(
     open_window: OpenWindow,
     turn_id: int,
     use: Attribution | None,
-    woken: Mapping[ChunkKey, Mapping[str, Any]],
+    resurrect_reasons: Mapping[ChunkKey, Mapping[str, Any]],
 ) -> tuple[ReplySourceView, ...] | None:
-    """What was said is stored already; if the store refuses now, only where it came from is lost."""
+    """Store the attribution of a stored reply. If the store refuses, only the attribution is lost."""
     with suppress(StoreError):
-        open_window.store.save_use(turn_id, use, woken)
+        open_window.store.save_use(turn_id, use, resurrect_reasons)
         return reply_sources(open_window.store, [turn_id], open_window.names).get(turn_id)
     return None
 
 
-def read_draft(system: Runtime, draft: Draft) -> ReplyParser:
-    """What the reply says so far, told apart by the marks of the model that answers in its window here and now.
+def read_draft(runtime: Runtime, draft: Draft) -> ReplyParser:
+    """Parse a draft with the delimiters of the model that answers in its window now.
 
-    That may be another one than wrote it; then its thoughts may be taken for its answer.
+    If another model wrote it, its thoughts may be taken for its answer.
     """
-    settings = system.settings(system.store.window(draft.window))
-    engine = system.model_of(settings).engine
+    settings = runtime.settings(runtime.store.window(draft.window))
+    engine = runtime.model_of(settings).engine
     opening = generation_prompt(engine, settings.effort)
     return stored_reply(draft.start, draft.tokens, engine.facts.marks, opening)
 
 
-def recover_drafts(system: Runtime, held: str | None = None, only: str | None = None) -> list[str]:
-    """Replies that a killed process left unfinished become turns, as far as they were stored. Returns their windows.
+def recover_drafts(runtime: Runtime, held: str | None = None, only: str | None = None) -> list[str]:
+    """Store replies that a killed process left unfinished as turns. Returns their windows.
 
-    `held`: also those of this process in a window where nothing is being said, because the store refused the end.
-    `only`: of this window alone.
+    `held`: also drafts of this process in this window, whose end the store refused. `only`: drafts of this window only.
     """
-    if not system.engine.info.abilities.speaks:  # a model tells its thoughts and its answer apart
+    if not runtime.engine.info.abilities.speaks:  # a model separates thoughts and answer
         return []
     found = []
-    for draft in system.store.drafts(now=system.now(), held=held):
+    for draft in runtime.store.drafts(now=runtime.now(), held=held):
         if only not in (None, draft.window):
             continue
         try:
-            if _store_draft(system, draft):
+            if _store_draft(runtime, draft):
                 found.append(draft.window)
         except (StoreError, UnknownWindow, WindowBusy):
-            continue  # it stays a draft, for the next time, or for the server that writes the window now
+            continue  # it stays a draft for the next attempt, or for the server that writes the window now
         except BadInput:
-            system.store.drop_draft(draft.turn_id)  # another process was faster
+            runtime.store.drop_draft(draft.turn_id)  # another process was faster
     return found
 
 
-def _store_draft(system: Runtime, draft: Draft) -> bool:
-    settings = system.settings(system.store.window(draft.window))
-    reply = read_draft(system, draft)
+def _store_draft(runtime: Runtime, draft: Draft) -> bool:
+    settings = runtime.settings(runtime.store.window(draft.window))
+    reply = read_draft(runtime, draft)
     chunks = chunk_parts(
-        reply.parts(system.model_of(settings).engine.tokenize),
+        reply.parts(runtime.model_of(settings).engine.tokenize),
         draft.turn_id,
         draft.answers,
         min_chunk_tokens=settings.min_chunk_tokens,
         max_chunk_tokens=settings.max_chunk_tokens,
     )
     if not chunks:
-        system.store.drop_draft(draft.turn_id)
+        runtime.store.drop_draft(draft.turn_id)
         return False
     bright = settings.initial_brightness
     live = [LiveChunk(chunk, np.full(len(chunk), bright, np.float32)) for chunk in chunks]
     cut = {chunk.key: [INTERRUPTED, *reply.tags(chunk.start, chunk.stop)] for chunk in chunks}
-    system.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=cut)
+    runtime.store.append(draft.window, live, tokenizer=draft.tokenizer, now=draft.saved, tags=cut)
     return True

@@ -16,13 +16,13 @@ from math import inf
 from threading import Condition, Event, Lock
 from typing import Any, Literal
 
+from halo_weave.chat.capture import DeleteRecordings, NewRecorder, TurnRecorder
 from halo_weave.chat.drafts import DraftWriter
 from halo_weave.chat.event_hub import EventHubs
 from halo_weave.chat.events import ReplyNotStored, WindowChanged
 from halo_weave.chat.open_window import OpenWindow
 from halo_weave.chat.privacy import check_private, remote_scope
 from halo_weave.chat.prompt import PromptBuilder, SystemPrompt
-from halo_weave.chat.recorder import DeleteRecordings, NewRecorder, TurnRecorder
 from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.tools.toolbox import Toolbox
 from halo_weave.core.resurrection import RecallHit
@@ -41,28 +41,28 @@ from halo_weave.errors import (
 )
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import SHARED_KEY, Settings
-from halo_weave.store.coordination import RemoteChange, SingleProcess
+from halo_weave.store.database import RemoteChange, SingleProcess
 from halo_weave.store.records import OWNER, OWNER_NAME, PERSONA, Access, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
 log = logging.getLogger(__name__)
-MAX_OPEN_WINDOWS = 16  # working sets that are kept between turns
+MAX_OPEN_WINDOWS = 16  # open windows that are kept between turns
 LARGE_MODEL_PARAMETERS = (
-    7_000_000_000  # parameters from which on a model knows by itself when to use its tools (docs/tools.md)
+    7_000_000_000  # parameters from which on a model decides well when to use its tools (docs/tools.md)
 )
-# The engine of a name. Its calibration is pending if that was not made before.
+# Opens the engine of a name. Its calibration is pending if there is no stored one.
 OpenEngine = Callable[[str], tuple[Engine, Calibration]]
 CalibrateLater = Callable[[str, Engine], None]
 LOCK_WAIT = (
     0.05  # seconds that a turn or change waits for a window, which may be held for a moment (`held_if_free`)
 )
 REMOTE_WAIT = 1.0  # seconds after which a window that another server holds is tried again
-STOP_TIMEOUT = 30.0  # seconds that replies get to end when the model changes
+STOP_TIMEOUT = 30.0  # seconds that running replies get to end when the model changes
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with what follows from it; changed as one."""
+    """A model with everything derived from it; replaced as a whole."""
 
     engine: Engine
     calibration: Calibration
@@ -71,19 +71,24 @@ class LoadedModel:
 
 @dataclass(slots=True)
 class ModelState:
-    """The model that answers in all windows that have chosen no other. It changes while the server runs."""
+    """The default model of all windows. It changes while the server runs."""
 
     loaded: LoadedModel
-    error: HaloWeaveError | None = None  # why nobody can speak, while there is no model
-    token_counter: LoadedModel | None = None  # counts tokens here, for windows whose model is elsewhere
+    error: HaloWeaveError | None = None  # why there is no model
+    token_counter: LoadedModel | None = (
+        None  # counts tokens of private windows whose model is on another machine
+    )
     store_deadline: float = (
         inf  # by the monotonic clock: replies that cannot be stored until then are given up
     )
 
 
 class Runtime:
-    """The server's own has no limits. One made by `with_access` shares everything with it but the store, the search and
-    the tools, which see only what the person may see."""
+    """What all windows share.
+
+    The server's own runtime has no limits. One made by `with_access` shares everything with it except store, search and
+    tools, which see only what the person may see.
+    """
 
     def __init__(
         self,
@@ -105,10 +110,12 @@ class Runtime:
         self.calibrate_later: CalibrateLater = lambda name, engine: None
         self.load_again: Callable[[], None] = lambda: None
         self.reopen: Callable[[], object] = lambda: None
-        self._opening: dict[str, Lock] = {}  # by name: one that does not answer holds up no other
+        self._opening: dict[
+            str, Lock
+        ] = {}  # one lock per name: an engine that does not answer delays no other
         self.hubs = EventHubs()
         self.drafts = DraftWriter(store, now)
-        self.busy_windows: dict[str, OpenWindow] = {}  # of the turns under way
+        self.busy_windows: dict[str, OpenWindow] = {}  # drafts of the running turns
         self.new_recorder: NewRecorder | None = None  # for windows that are captured
         self.erase_recordings: DeleteRecordings | None = None
         self._recorders: dict[tuple[str, str, int, str], TurnRecorder] = {}
@@ -123,7 +130,7 @@ class Runtime:
         ] = {}  # with the store's version they were loaded from
 
     def with_access(self, access: Access) -> Runtime:
-        """The same system as one person may use it."""
+        """The same runtime, limited to the access of one person."""
         limited = copy(self.root)
         limited.store = self.root.store.with_access(access)
         limited.toolbox = limited.toolbox and limited.toolbox.of(limited.store, access.readable)
@@ -131,11 +138,11 @@ class Runtime:
 
     @property
     def access(self) -> Access | None:
-        """What the person who uses it may see; None: no limits."""
+        """The access of the person who uses this runtime; None: no limits."""
         return self.store.access
 
     def search(self, text: str, *, only: SearchFilter = NO_FILTER, **options: Any) -> Sequence[RecallHit]:
-        """Search all that the person may read. `options`: as `MemorySearch.search` takes them."""
+        """Search all that the person may read. Takes the options of `MemorySearch.search`."""
         if self.access is not None:
             only = only.within(self.access.readable)
         return self.recall.search(text, only=only, **options)
@@ -166,11 +173,12 @@ class Runtime:
 
     @property
     def engines(self) -> list[Engine]:
-        """All that are open."""
+        """All open engines."""
         return [self.engine, *(model.engine for model in list(self.others.values()))]
 
     def model_of(self, settings: Settings) -> LoadedModel:
-        """The model that answers in a window. One that is not open yet is looked at with that of all windows."""
+        """The model that answers in a window. If its engine is not open yet, the default model is used to look at the
+        window."""
         model = self._chosen(settings)
         counter = self.state.token_counter
         return counter if settings.private and model.engine.info.elsewhere and counter else model
@@ -182,7 +190,7 @@ class Runtime:
         return self.model_of(self.settings(self.window(window_id)))
 
     def ready(self, window_id: str) -> None:
-        """Refuse what needs a model where there is none. An engine that the window has chosen is opened."""
+        """Open the engine that the window has chosen. Raises an error if there is no model."""
         self.store.check_writes(window_id)
         record = self.window(window_id)
         settings = self.settings(record)
@@ -190,10 +198,10 @@ class Runtime:
             known = {one.name: one.url for one in self.listed or ()}
             check_private(
                 record, settings, remote_host(known.get(name, ""))
-            )  # before it is even asked for its model
+            )  # before the server is asked for its model
             self._open_chosen(name)
         else:
-            if isinstance(self.state.error, ServerFailed):  # by now it may be there
+            if isinstance(self.state.error, ServerFailed):  # another thread may have opened it
                 self.load_again()
             self.check_model_loaded()
         check_private(record, settings, self._chosen(settings).engine.info.elsewhere)
@@ -210,11 +218,11 @@ class Runtime:
             self.calibrate_later(name, engine)
 
     def use_token_counter(self, engine: Engine) -> None:
-        """This engine counts the tokens of private windows whose model is on another machine."""
+        """Use this engine to count the tokens of private windows whose model is on another machine."""
         self.state.token_counter = self._at_work(engine, NOT_CALIBRATED)
 
     def close_engine(self, name: str) -> None:
-        """Let go of an engine; its windows open it again when they speak."""
+        """Close an engine; its windows open it again with their next turn."""
         with self._opening.setdefault(name, Lock()):
             if any(open_window.settings.engine_name == name for open_window in self.busy_windows.values()):
                 raise WindowBusy(f"{name} is answering. Stop that first, or wait for it.")
@@ -223,7 +231,7 @@ class Runtime:
             model.engine.close()
 
     def is_private(self, window_id: str) -> bool:
-        """Whether what was said in a window must not reach another machine."""
+        """Whether text of a window must not be sent to another machine."""
         try:
             return self.settings(self.root.store.window(window_id)).private
         except UnknownWindow:
@@ -236,7 +244,8 @@ class Runtime:
     def change_engine(
         self, engine: Engine, calibration: Calibration, *, stop_replies: Callable[[], object]
     ) -> Engine:
-        """Every window goes on with another model; what was shown of replies under way is kept. Returns the old engine."""
+        """Use another model in all windows; running replies end, and their tokens so far are kept. Returns the old
+        engine."""
         before = self.engine
         with self._all_exclusive(stop_replies):
             self.state.loaded, self.state.error = self._at_work(engine, calibration), None
@@ -256,25 +265,25 @@ class Runtime:
             else:
                 self.state.loaded = model
         self._open_windows.clear()
-        self._recorders.clear()  # a capture holds rows of the heads that were known when it began
+        self._recorders.clear()  # a capture has the rows of the heads that were known when it began
         return True
 
     def check_model_loaded(self) -> None:
-        """Refuse what needs a model while there is none."""
+        """Raise an error if there is no model."""
         if self.state.error is not None:
             raise self.state.error
 
     # Windows
 
     def window(self, window_id: str) -> WindowRecord:
-        """A window that was not deleted."""
+        """The record of a window that was not deleted."""
         record = self.store.window(window_id)
         if record.deleted is not None:
             raise UnknownWindow(f"Window {record.name!r} was deleted.")
         return record
 
     def names(self) -> dict[str, str]:
-        """The names of all windows that ever were, by id."""
+        """The names of all windows, deleted ones too, by id."""
         return self.store.window_names()
 
     def settings(self, window: WindowRecord | None = None) -> Settings:
@@ -289,14 +298,14 @@ class Runtime:
         return next((one.name for one in self.root.store.people() if one.id == person), OWNER_NAME)
 
     def sharing_of(self, window: WindowRecord) -> tuple[str, bool]:
-        """The name of the person who shares a window, empty if it is the user's own; and whether the user may write there."""
+        """The name of the person who shares a window, empty for an own one; and whether the user may write there."""
         if self.access is None:
             return "", True
         owner = "" if window.owner == self.access.person else self._name_of(window.owner)
         return owner, window.id in self.access.writable
 
     def speaker_name(self, window: WindowRecord) -> str:
-        """The user's name, if several people write in a window; empty: the name that the window has for its user."""
+        """The user's name, if several people write in a window; otherwise empty."""
         if self.access is None:
             return ""
         person = self.access.person
@@ -313,7 +322,7 @@ class Runtime:
         return [one for one in windows if self.access is None or one in self.access.readable]
 
     def recallable_windows(self, record: WindowRecord) -> frozenset[str] | None:
-        """The windows whose chunks may be resurrected in one: those that everybody who may read it may read. None: all."""
+        """The windows whose chunks may be resurrected in one: those that everybody who reads it may read. None: all."""
         store = self.root.store
         if not store.several():
             return None
@@ -321,7 +330,7 @@ class Runtime:
         return frozenset.intersection(*(store.access_of(one).readable for one in readers))
 
     def toolbox_for(self, record: WindowRecord) -> Toolbox | None:
-        """The tools of a window's owner. They read notes and structured memory, so a window that others may read has none."""
+        """The tools of a window's owner. They read notes and structured memory, so a shared window has none."""
         toolbox, store = self.root.toolbox, self.root.store
         if toolbox is None or not store.several():
             return toolbox
@@ -330,7 +339,7 @@ class Runtime:
         return toolbox.of(store.for_owner(record.owner)) if record.owner else toolbox
 
     def structured_memory_for(self, open_window: OpenWindow) -> StructuredMemory | None:
-        """The structured memory that a window may use: it stays here where only some words may leave."""
+        """The structured memory for a window; None if the window's model may read only some windows."""
         if remote_scope(open_window.settings, open_window.engine.info) != "all":
             return None
         toolbox = self.toolbox_for(open_window.record)
@@ -339,9 +348,10 @@ class Runtime:
     def tool_format(
         self, settings: Settings, record: WindowRecord | None = None
     ) -> Literal["native", "tags", "off"]:
-        """How the model may call its tools in a turn. Smaller models are spoiled by tools that are declared to them.
+        """How the model may call its tools in a turn.
 
-        Notes and structured memory belong to all windows: they stay here where only some words may leave.
+        Small models get worse with declared tools. Notes and structured memory belong to all windows, so a model that
+        may read only some windows has no tools.
         """
         engine = self.model_of(settings).engine
         if remote_scope(settings, engine.info) != "all":
@@ -366,7 +376,7 @@ class Runtime:
     def system_prompt(
         self, prompt_builder: PromptBuilder, record: WindowRecord, settings: Settings, form: str
     ) -> SystemPrompt:
-        """The window's own, with what the model is told of its tools and of its memory."""
+        """The window's system prompt, with the description of the tools and an overview of the memory."""
         prompt = record.system_prompt
         if form != "off" and settings.memory_tree_in_prompt and (toolbox := self.toolbox_for(record)):
             told = toolbox.instructions() if form == "tags" else toolbox.overview()
@@ -375,7 +385,7 @@ class Runtime:
 
     @contextmanager
     def exclusive(self, window_id: str) -> Iterator[None]:
-        """Only one turn or change at a time in a window, among all servers: a second one is refused with WindowBusy."""
+        """Hold a window for one turn or change, among all servers. If another one holds it, WindowBusy is raised."""
         self.store.check_writes(window_id)
         with self._entering:
             if not self.open.is_set():
@@ -399,7 +409,7 @@ class Runtime:
             self._freed.notify_all()
 
     def wait_until_free(self, window_id: str, timeout: float) -> None:
-        """Wait until no turn or change holds a window. If another server holds it, wait for its next news."""
+        """Wait until no turn or change holds a window. If another server holds it, wait for its next notification."""
         self.open.wait(timeout)
         lock = self._locks.setdefault(window_id, Lock())
         with self._freed:
@@ -410,7 +420,7 @@ class Runtime:
 
     @contextmanager
     def held_if_free(self, window_id: str) -> Iterator[bool]:
-        """While the block runs, no turn or change begins here in the window. False if one is under way."""
+        """While the block runs, no turn or change begins in the window on this server. Yields False if one is running."""
         with self._entering:
             lock = self._locks.setdefault(window_id, Lock())
             free = lock.acquire(blocking=False)
@@ -422,7 +432,7 @@ class Runtime:
 
     @contextmanager
     def _all_exclusive(self, stop_replies: Callable[[], object]) -> Iterator[None]:
-        """All windows at once: nothing begins in them, and what is under way is stopped and waited for."""
+        """Hold all windows: no turn or change begins, and running ones are stopped and waited for."""
         with self._entering:
             self.open.clear()
             locks = list(self._locks.values())
@@ -441,14 +451,14 @@ class Runtime:
 
     @contextmanager
     def exclusive_change(self, window_id: str) -> Iterator[None]:
-        """The window alone, for a change by the user; those who watch it are told after it."""
+        """Hold a window for a change by the user, and notify its watchers afterwards."""
         with self.exclusive(window_id):
             self.window(window_id)
             yield
         self.hubs.of(window_id).publish(WindowChanged())
 
     def delete(self, keys: Sequence[ChunkKey]) -> tuple[str, ...]:
-        """Delete chunks, and all that the caches of the engines hold of them. Returns where they were live."""
+        """Delete chunks, also from the KV caches of all engines. Returns the windows where they were live."""
         held = self.store.holders(keys)
         spans = [
             (min(part.chunk.start for part in self.store.turn(one.key.turn_id)), one.chunk.stop)
@@ -458,28 +468,28 @@ class Runtime:
         for engine in self.engines:
             engine.erase(spans, [window for window, other_tokens in held.items() if not other_tokens])
             for window, other_tokens in held.items():
-                if other_tokens:  # there positions are no labels
+                if other_tokens:  # its labels are not positions
                     engine.forget(window)
         self.store.fleet.tell(held, "erased")
         return windows
 
     def publish_changed(self, windows: Iterable[str]) -> None:
-        """Publish to those who watch these windows, on any server, that their contents have changed."""
+        """Notify watchers of these windows, on any server, that the content has changed."""
         each = list(windows)
         for window_id in each:
             self.hubs.of(window_id).publish(WindowChanged())
         self.store.fleet.tell(each)
 
     def publish_deleted(self, windows: Iterable[str]) -> None:
-        """Publish to those who watch these windows, on any server, that they were deleted."""
+        """Notify watchers of these windows, on any server, that they were deleted."""
         each = list(windows)
         for window_id in each:
             self.hubs.drop(window_id)
         self.store.fleet.tell(each, "deleted")
 
     def on_remote_change(self, news: RemoteChange) -> None:
-        """Another server has changed something: publish it to those who watch it here."""
-        if news.event == "erased" and news.window is not None:  # text that the window has read was deleted
+        """Another server has changed something: notify the watchers here."""
+        if news.event == "erased" and news.window is not None:  # text in the window's cache was deleted
             for engine in self.engines:
                 engine.forget(news.window)
         elif news.window is None:
@@ -492,7 +502,7 @@ class Runtime:
             self._freed.notify_all()
 
     def report_unstored(self, open_window: OpenWindow, sentence: str) -> None:
-        """Tell those who watch why the reply is not stored yet, or with nothing that it is."""
+        """Publish why the reply is not stored yet; an empty message: it is stored again."""
         if open_window.unstored != sentence:
             open_window.unstored = sentence
             self.hubs.of(open_window.record.id).publish(ReplyNotStored(sentence))
@@ -500,7 +510,8 @@ class Runtime:
     # Open windows
 
     def open_window(self, window_id: str) -> OpenWindow:
-        """The window's working set, to look at: of the turn under way, or the one loaded last if it still holds."""
+        """The open window, for reading only: the one of the running turn, or the one loaded last if it is still up to
+        date."""
         self.store.check_reads(window_id)
         busy = self.busy_windows.get(window_id)
         if busy is not None:
@@ -520,26 +531,26 @@ class Runtime:
         return open_window
 
     def open_window_to_change(self, window_id: str) -> OpenWindow:
-        """The open window for a caller that holds it `alone`. It is not handed out to others any more."""
+        """The open window, for a caller that holds it by `exclusive`. No other caller gets it meanwhile."""
         self.store.check_writes(window_id)
         open_window = self.open_window(window_id)
         self._open_windows.pop(window_id, None)
         if (
             open_window.engine is not self.model_of(open_window.settings).engine
-        ):  # its server could not be reached then
+        ):  # its server could not be reached when it was loaded
             open_window = self._open(window_id)
         open_window.store_new_tokens(now=self.now())
         return open_window
 
     def _open(self, window_id: str, *, looking: bool = False) -> OpenWindow:
-        """`looking`: where the model's server cannot be reached, tokens are counted by the local engine."""
+        """Load a window. `looking`: if the model's server cannot be reached, the local engine counts tokens instead."""
         record = self.window(window_id)
         settings = self.settings(record)
         model = self.model_of(settings)
         try:
             return self._opened(record, settings, model)
         except EngineError as error:
-            if model is not self.model_of(settings):  # it was changed in between
+            if model is not self.model_of(settings):  # it was changed meanwhile
                 return self._open(window_id, looking=looking)
             counter = self.state.token_counter
             if not (looking and counter and isinstance(error, ServerFailed)):
@@ -563,7 +574,7 @@ class Runtime:
         )
 
     def recording(self, window_id: str, settings: Settings) -> TurnRecorder | None:
-        """What takes the window's turns down, if it is captured."""
+        """The recorder of the window's turns, if they are captured."""
         if settings.capture == "off" or self.new_recorder is None:
             return None
         model = self.model_of(settings)
@@ -571,20 +582,20 @@ class Runtime:
         if key not in self._recorders:
             try:
                 self._recorders[key] = self.new_recorder(window_id, settings, model.engine, model.calibration)
-            except (HaloWeaveError, OSError) as error:  # talking goes on without it
+            except (HaloWeaveError, OSError) as error:  # turns work without it
                 log.warning("%s is not captured: %s", window_id, error)
                 return None
         return self._recorders[key]
 
     def delete_recordings(self, window_id: str | None = None) -> None:
-        """Delete what was captured of a window, or of all."""
+        """Delete the captures of a window, or of all."""
         for key in [key for key in self._recorders if window_id in (None, key[0])]:
             del self._recorders[key]
         if self.erase_recordings:
             self.erase_recordings(window_id)
 
     def remove_timestamps(self) -> None:
-        """Replies that earlier versions stored with a time stamp lose it."""
+        """Remove time stamps at the beginning of replies that earlier versions have stored."""
         with suppress(StoreError):  # at the next start, if the store is busy or full
             if self.root.store.remove_timestamps(now=self.now()):
                 self.recall.embed_soon()
@@ -595,7 +606,7 @@ class Runtime:
         most, budget = settings.max_chunk_tokens, settings.resurrection_budget
         if budget is not None:
             most = min(most, max(settings.min_chunk_tokens, budget // 2))
-        with suppress(StoreError):  # another time, if the store is busy or full
+        with suppress(StoreError):  # later, if the store is busy or full
             if self.root.store.split_long_chunks(most, now=self.now()):
                 self.recall.embed_soon()
 
@@ -603,7 +614,7 @@ class Runtime:
 def effective_settings(
     store: SqlStore, window: WindowRecord | None, defaults: Settings, owner: str = OWNER
 ) -> Settings:
-    """The defaults, changed by what is stored for all windows of someone, then by what one window sets itself."""
+    """The default settings, changed by those stored for all windows of a person, then by the window's own."""
     owner = owner if window is None else window.owner
     kept = store.for_owner(owner) if owner != OWNER else store
     shared = defaults.restored(kept.settings().get(SHARED_KEY))

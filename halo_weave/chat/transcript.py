@@ -15,13 +15,13 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.store.records import DOCUMENT, ChunkEventKind, ReplySource, TimelineEvent, WindowTimeline
 from halo_weave.store.sql_store import SqlStore
 
-MIN_USED_SHARE = 0.05  # a chunk was used if so much of the reply came from it
+MIN_USED_SHARE = 0.05  # a chunk counts as used if at least this share of the reply came from it
 
 
 def reply_sources(
     store: SqlStore, turn_ids: Iterable[int], names: Mapping[str, str]
 ) -> dict[int, tuple[ReplySourceView, ...]]:
-    """By reply: the chunks that woke up for it or were used by it, the most used first. Unknown replies are left out."""
+    """By reply: the chunks that were resurrected for it or used by it, most used first. Unknown replies are left out."""
     found = store.remembered(turn_ids, least=MIN_USED_SHARE)
     return {turn: tuple(_told(one, names) for one in memories) for turn, (_, memories) in found.items()}
 
@@ -38,7 +38,7 @@ def _told(one: ReplySource, names: Mapping[str, str]) -> ReplySourceView:
         names.get(record.window, ""),
         record.speaker,
         one.share,
-        one.woken,
+        one.resurrect_reason,
     )
 
 
@@ -51,7 +51,7 @@ def transcript_page(
     around: int | None,
     limit: int,
 ) -> TranscriptPage:
-    """Turns said in a window, in order: from an offset on, around a turn, or the last ones."""
+    """Turns of a window in order: from an offset on, around a turn, or the last ones."""
     page = store.said_in(window_id, offset=offset, around=around, limit=limit)
     grouped = [list(group) for _, group in groupby(page.chunks, key=lambda one: one.key.turn_id)]
     replies = [chunks[0].key.turn_id for chunks in grouped if chunks[0].key.role is Role.ASSISTANT]
@@ -93,7 +93,7 @@ def transcript_page(
 
 @dataclass(frozen=True, slots=True)
 class TimelineStep:
-    """What happened to a chunk, and after which turn it was so; both by their place among all."""
+    """Something that happened to a chunk, and the turn after which it happened, both as indexes."""
 
     step: int
     chunk: int
@@ -103,7 +103,7 @@ class TimelineStep:
 
 @dataclass(frozen=True, slots=True)
 class TimelineView:
-    """The turns and chunks of a window in order, and what became of the chunks."""
+    """The turns and chunks of a window in order, and what happened to the chunks."""
 
     turns: tuple[int, ...]
     keys: tuple[ChunkKey, ...]
@@ -115,16 +115,17 @@ class TimelineView:
 
 
 def timeline_view(life: WindowTimeline) -> TimelineView:
-    """The steps of a life: which turn each event belongs to."""
+    """The timeline with each event assigned to its turn."""
     places = {chunk.key: place for place, chunk in enumerate(life.chunks)}
     own = {turn for turn, _ in life.turns}
     times = [said for _, said in life.turns]
 
     def step(one: TimelineEvent) -> int:
-        """What recall and the model's memory wake up belongs to the turn that is stored right after."""
+        """The turn that an event belongs to: what recall or a memory entry resurrects belongs to the turn stored right
+        after."""
         said = bisect_right(times, one.happened) - 1
-        woken_for_it = one.event == "woke" and one.why in ("recall", "memory")
-        return max(0, min(len(times) - 1, said + woken_for_it))
+        resurrected_for_it = one.event == "woke" and one.why in ("recall", "memory")
+        return max(0, min(len(times) - 1, said + resurrected_for_it))
 
     return TimelineView(
         tuple(turn for turn, _ in life.turns),
@@ -139,18 +140,18 @@ def timeline_view(life: WindowTimeline) -> TimelineView:
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """A chunk in its own words, and what it gave to the window's replies."""
+    """A chunk in its original words, and how much the window's replies used it."""
 
     key: ChunkKey
     text: str
     speaker: str
     said: datetime
-    share: float  # of the replies, added up
+    share: float  # sum over the replies
     replies: tuple[int, ...]  # the turns of those that used it
 
 
 def digest(store: SqlStore, window_id: str, tokens: int) -> list[Excerpt]:
-    """What was used most, up to so many tokens, in the order in which it was said. No word is changed."""
+    """The most used chunks, up to so many tokens, in the order in which they were said, unchanged."""
     used = {one.key: one for one in store.most_used(window_id)}
     records = {one.key: one for one in store.chunks_by_key(list(used))}
     chosen, left = [], tokens

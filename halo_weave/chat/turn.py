@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from halo_weave.chat import events
 from halo_weave.chat.attention_tracker import AttentionTracker
+from halo_weave.chat.capture import NullRecorder, TurnRecorder
 from halo_weave.chat.documents import attach, document_cost
 from halo_weave.chat.injection import InjectionPlan, plan_injection
 from halo_weave.chat.open_window import (
@@ -24,11 +25,10 @@ from halo_weave.chat.open_window import (
 )
 from halo_weave.chat.prompt import parse_tool_declarations
 from halo_weave.chat.recall_plan import NOTHING_RECALLED, RecallResult
-from halo_weave.chat.recorder import NullRecorder, TurnRecorder
 from halo_weave.chat.reply import THOUGHT, TOOL, UNFINISHED, ReplyKind, ReplyParser, ReplyToken
 from halo_weave.chat.reply_storage import store_attribution, store_reply
 from halo_weave.chat.runtime import Runtime
-from halo_weave.chat.tools.calls import ToolCall
+from halo_weave.chat.tools.calls import NativeTools, ToolCall
 from halo_weave.chat.tools.memory_requests import (
     MemoryRequest,
     forget_entry,
@@ -36,7 +36,6 @@ from halo_weave.chat.tools.memory_requests import (
     save_user_request,
     saved_memories_note,
 )
-from halo_weave.chat.tools.native_tools import NativeTools
 from halo_weave.chat.tools.structured_memory import SnapshotChunk
 from halo_weave.chat.transcript import MIN_USED_SHARE
 from halo_weave.chat.turn_request import ClientOptions, TurnRequest
@@ -267,9 +266,9 @@ class Turn:
         by: Literal["recall", "memory"] = "recall",
     ) -> events.ChunksResurrected:
         chunks = self.open_window.resurrect(plan, hits, now=self.now(), by=by)
-        self.stats["woken"] += len(chunks)
+        self.stats["resurrected"] += len(chunks)
         self.open_window.recently_resurrected.update(plan.keys)
-        self._resurrect_reasons.update((chunk.key, chunk.woken or {}) for chunk in chunks)
+        self._resurrect_reasons.update((chunk.key, chunk.resurrect_reason or {}) for chunk in chunks)
         return events.ChunksResurrected(chunks, plan.cost, plan.room, len(plan.passed_over))
 
     def _store_message(
@@ -711,15 +710,15 @@ class Turn:
     def _prune_chunks(self, plan: PrunePlan, *, before_turn: bool) -> events.ChunksPruned:
         pruned = self.open_window.prune(plan, now=self.now())
         self._pruned_for_room.update(plan.keys if before_turn else ())
-        self.stats["asleep"] += len(pruned)
+        self.stats["pruned"] += len(pruned)
         return events.ChunksPruned(pruned, plan.budget, plan.over, before_turn)
 
 
 COUNTS = (
     "tokens",
     "thought_tokens",
-    "woken",
-    "asleep",
+    "resurrected",
+    "pruned",
     "reused",
     "restored",
     "computed",
@@ -736,9 +735,9 @@ class TurnTimer:
     handed: float = 0.0  # when the engine was last called
     model: float = 0.0
     reading: float = 0.0  # prefill, part of `model`
-    before: float = 0.0  # our own, until the engine gets the prompt
+    before: float = 0.0  # Halo Weave's own time until the engine gets the prompt
     recall: float = 0.0  # search and recall plan, part of `before`
-    per_token: float = 0.0  # our own during generation, all tokens together
+    per_token: float = 0.0  # Halo Weave's own time during generation, for all tokens
     ended: float = 0.0  # when generation ended
 
     def summary(self, stats: Counter[str]) -> dict[str, float]:

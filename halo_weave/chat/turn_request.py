@@ -75,25 +75,25 @@ def on_branch(store: SqlStore, window_id: str, turn_id: int) -> bool:
     return any(turn.id == turn_id for turn in store.branch(window_id, turn_id - 1)[:1])
 
 
-def checkout_turn(system: Runtime, window_id: str, turn_id: int) -> None:
+def checkout_turn(runtime: Runtime, window_id: str, turn_id: int) -> None:
     """Make the window's current branch go through this turn. If it does not, the turn becomes its last one."""
-    if not on_branch(system.store, window_id, turn_id):
-        system.store.switch(window_id, turn_id, now=system.now())
+    if not on_branch(runtime.store, window_id, turn_id):
+        runtime.store.switch(window_id, turn_id, now=runtime.now())
 
 
 def message_request(
-    system: Runtime, window_id: str, text: str, stop: Sequence[str], after: int | None
+    runtime: Runtime, window_id: str, text: str, stop: Sequence[str], after: int | None
 ) -> TurnRequest:
     if after:
-        checkout_turn(system, window_id, after)
+        checkout_turn(runtime, window_id, after)
     return TurnRequest(text, tuple(stop), after)
 
 
 def regenerate_request(
-    system: Runtime, window_id: str, turn_id: int | None, stop: Sequence[str]
+    runtime: Runtime, window_id: str, turn_id: int | None, stop: Sequence[str]
 ) -> TurnRequest:
     """`turn_id`: the user's turn, or its answer; None: the last one."""
-    store = system.store
+    store = runtime.store
     if turn_id is None:
         asked = [turn for turn in store.branch(window_id) if turn.role is Role.USER]
         if not asked:
@@ -105,13 +105,13 @@ def regenerate_request(
         turn = store.turn_record(turn.answers)
     if turn.role is not Role.USER:
         raise BadInput(f"Turn {turn.id} is not the user's; only those are answered.")
-    checkout_turn(system, window_id, turn.id)
+    checkout_turn(runtime, window_id, turn.id)
     return TurnRequest(text_of_turn(store, turn.id), tuple(stop), question=turn.id)
 
 
-def continue_request(system: Runtime, window_id: str, stop: Sequence[str]) -> TurnRequest:
+def continue_request(runtime: Runtime, window_id: str, stop: Sequence[str]) -> TurnRequest:
     """A request to continue the reply at the end of the branch."""
-    store, head, model = system.store, system.window(window_id).head, system.model_in(window_id)
+    store, head, model = runtime.store, runtime.window(window_id).head, runtime.model_in(window_id)
     last = store.turn_record(head) if head else None
     if last is None or last.role is not Role.ASSISTANT or last.answers is None:
         raise BadInput("There is no reply to go on with. Say something, or let the last words be answered.")
@@ -128,15 +128,15 @@ def continue_request(system: Runtime, window_id: str, stop: Sequence[str]) -> Tu
         raise BadInput(
             "Nothing is left of the last reply to go on with. Let the last words be answered again."
         )
-    effort = system.settings(system.window(window_id)).effort
-    opening = _with_marks(system, model.engine, kinds, effort)
+    effort = runtime.settings(runtime.window(window_id)).effort
+    opening = _with_marks(runtime, model.engine, kinds, effort)
     return TurnRequest(text_of_turn(store, last.answers), tuple(stop), question=last.answers, opening=opening)
 
 
 def _with_marks(
-    system: Runtime, engine: Engine, kinds: dict[ReplyKind, Tokens], effort: str | None
+    runtime: Runtime, engine: Engine, kinds: dict[ReplyKind, Tokens], effort: str | None
 ) -> tuple[tuple[ReplyKind, Tokens], ...]:
-    """A reply as the model wrote it: with the marks around its thought, as far as the prompt does not have them."""
+    """A reply as the model wrote it: with the delimiters around its thought that are not in the prompt."""
     marks = engine.facts.marks
     if marks is None:
         return (("answer", kinds["answer"]),) if "answer" in kinds else ()
@@ -155,31 +155,31 @@ def _with_marks(
 
 
 def text_of_turn(store: SqlStore, turn_id: int) -> str:
-    """What a turn says, without thoughts."""
+    """The text of a turn, without thoughts."""
     own = [one for one in store.turn(turn_id) if one.merged_into is None and THOUGHT not in one.tags]
     return b"".join(one.chunk.tokens.raw for one in own).decode("utf-8", errors="replace")
 
 
-def set_aside_replaced_turns(system: Runtime, open_window: OpenWindow, asked: TurnRequest) -> None:
+def set_aside_replaced_turns(runtime: Runtime, open_window: OpenWindow, asked: TurnRequest) -> None:
     """Remove the turns that the request replaces from the open window. The store sets them aside when the new turn is stored."""
     place = asked.question if asked.question is not None else asked.after
     if place is None:
         return
-    open_window.set_replaced_aside(_ids(system.store.branch(open_window.record.id, place)))
+    open_window.set_replaced_aside(_ids(runtime.store.branch(open_window.record.id, place)))
     if asked.question is None:
         return
-    chunks = [one for one in system.store.turn(asked.question) if not one.gone]
+    chunks = [one for one in runtime.store.turn(asked.question) if not one.gone]
     if not chunks:
         raise BadInput(f"Turn {asked.question} was deleted. Undelete it first.")
     end = max(one.chunk.stop for one in chunks)
     later = [live for live in open_window.window if live.chunk.start >= end]
     goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.TURN_OVER, 0) for one in later]
     if goes:  # chunks of later turns, also of other windows
-        open_window.prune(PrunePlan(0, 0, tuple(goes)), now=system.now())
-    asleep = [one.key for one in chunks if one.key not in open_window.window]
-    plan = open_window.plan_snapshot(asleep, open_window.engine.info.context)
+        open_window.prune(PrunePlan(0, 0, tuple(goes)), now=runtime.now())
+    pruned = [one.key for one in chunks if one.key not in open_window.window]
+    plan = open_window.plan_snapshot(pruned, open_window.engine.info.context)
     if plan.chunks:
-        open_window.resurrect(plan, {}, now=system.now())
+        open_window.resurrect(plan, {}, now=runtime.now())
 
 
 def _ids(turns: Collection[TurnRecord]) -> frozenset[int]:

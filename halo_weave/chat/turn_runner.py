@@ -46,7 +46,7 @@ from halo_weave.chat.turn_request import (
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.engines.base import Sampling
 from halo_weave.errors import AnotherModel, BadInput, BadSetting, HaloWeaveError, ServerFailed, StoreError
-from halo_weave.store.coordination import RemoteChange
+from halo_weave.store.database import RemoteChange
 
 log = logging.getLogger(__name__)
 CLOSE_TIMEOUT = 10.0  # seconds to wait for a reply to be stored when the program ends
@@ -64,25 +64,25 @@ class TurnAccepted:
 class Turns(Branches):
     """`weave.turns`: start and stop turns, and read their events."""
 
-    def __init__(self, system: Runtime, prefetcher: Prefetcher) -> None:
-        self._system, self._prefetcher = system, prefetcher
+    def __init__(self, runtime: Runtime, prefetcher: Prefetcher) -> None:
+        self._runtime, self._prefetcher = runtime, prefetcher
         self._lock = Lock()
         self._threads: dict[str, Thread] = {}  # by window, the thread of its latest turn
         self._running: dict[str, Turn] = {}  # by window
         self._last_stats: dict[str, Mapping[str, Any]] = {}
         self.totals = Totals()
-        self._documents = Documents(system)
-        self.remote_replies = RemoteReplies(system)
+        self._documents = Documents(runtime)
+        self.remote_replies = RemoteReplies(runtime)
         self.entry_filer = EntryFiler(
             lambda: bool(self._running),
-            lambda window_id, event: system.hubs.of(window_id).publish(event),
-            system.now,
+            lambda window_id, event: runtime.hubs.of(window_id).publish(event),
+            runtime.now,
         )
 
-    def within(self, system: Runtime) -> Turns:
+    def within(self, runtime: Runtime) -> Turns:
         """The same turns, limited to what the person of this runtime may see and change."""
         other = copy(self)
-        other._system, other._documents = system, Documents(system)
+        other._runtime, other._documents = runtime, Documents(runtime)
         return other
 
     def send_message(
@@ -129,7 +129,7 @@ class Turns(Branches):
 
         def make_request() -> TurnRequest:
             return replace(
-                regenerate_request(self._system, window_id, turn_id, stop),
+                regenerate_request(self._runtime, window_id, turn_id, stop),
                 client=client_options,
                 opening=opening,
             )
@@ -147,7 +147,7 @@ class Turns(Branches):
         """Continue the last reply where it ended. The shorter version stays stored."""
 
         def make_request() -> TurnRequest:
-            return replace(continue_request(self._system, window_id, stop), client=client_options)
+            return replace(continue_request(self._runtime, window_id, stop), client=client_options)
 
         return self._begin(window_id, make_request, sampling)
 
@@ -161,7 +161,7 @@ class Turns(Branches):
         stop: Sequence[str] = (),
     ) -> Future[TurnAccepted] | None:
         """Replace the text of a turn. A message of the user gets a new reply; for other turns the result is None."""
-        turn = self._system.store.turn_record(turn_id)
+        turn = self._runtime.store.turn_record(turn_id)
         if turn.role is Role.USER:
             return self.send_message(window_id, text, sampling=sampling, stop=stop, after=turn.parent or 0)
         self.replace(window_id, turn_id, storable_text(text))
@@ -186,35 +186,35 @@ class Turns(Branches):
         text = storable_text(text)
         if not text.strip():
             raise BadInput("There is nothing to say. Write something first.")
-        request = message_request(self._system, window_id, text, stop, after)
-        return replace(request, speaker=self._system.speaker_name(self._system.window(window_id)))
+        request = message_request(self._runtime, window_id, text, stop, after)
+        return replace(request, speaker=self._runtime.speaker_name(self._runtime.window(window_id)))
 
     def _steps(
         self, window_id: str, make_request: Callable[[], TurnRequest], sampling: Mapping[str, Any] | None
     ) -> Iterator[TurnEvent]:
-        system = self._system
+        runtime = self._runtime
         if unknown := sorted((sampling or {}).keys() - OVERRIDES):
             raise BadSetting(
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
-        system.open.wait(CLOSE_TIMEOUT)
-        system.ready(window_id)
-        with _reopen_changed_model(system.root, window_id), system.exclusive(window_id):
-            recover_drafts(system.root, held=window_id)
+        runtime.open.wait(CLOSE_TIMEOUT)
+        runtime.ready(window_id)
+        with _reopen_changed_model(runtime.root, window_id), runtime.exclusive(window_id):
+            recover_drafts(runtime.root, held=window_id)
             request = make_request()
-            system.recall.expect(request.text)
-            open_window = system.open_window_to_change(window_id)
+            runtime.recall.expect(request.text)
+            open_window = runtime.open_window_to_change(window_id)
             open_window.settings = open_window.settings.changed(sampling or {})
-            set_aside_replaced_turns(system, open_window, request)
+            set_aside_replaced_turns(runtime, open_window, request)
             turn = Turn(
-                system.root, open_window, request, began
+                runtime.root, open_window, request, began
             )  # access was checked above; the turn itself has no person's limits
-            system.busy_windows[window_id], self._running[window_id] = open_window, turn
+            runtime.busy_windows[window_id], self._running[window_id] = open_window, turn
             try:
                 yield from turn.run()
             finally:
-                del system.busy_windows[window_id], self._running[window_id]
+                del runtime.busy_windows[window_id], self._running[window_id]
                 self.entry_filer.turn_ended()
         change = turn.memory_change
         if change is not None and change.change == "saved" and turn.memory is not None:
@@ -224,7 +224,7 @@ class Turns(Branches):
 
     def wait_until_free(self, window_id: str, timeout: float) -> None:
         """Wait until no turn or change is under way in a window."""
-        self._system.wait_until_free(window_id, timeout)
+        self._runtime.wait_until_free(window_id, timeout)
 
     def follow(self, window_id: str, after: str | None = None) -> Iterator[WindowEvent]:
         """Yield the events after event `after`, then wait for new ones, until a turn ends."""
@@ -247,18 +247,18 @@ class Turns(Branches):
 
     def hub(self, window_id: str) -> EventHub:
         """The hub that publishes the events of a window."""
-        self._system.window(window_id)
-        return self._system.hubs.of(window_id)
+        self._runtime.window(window_id)
+        return self._runtime.hubs.of(window_id)
 
     @property
     def watchers(self) -> int:
         """How many clients follow the events of any window."""
-        return self._system.hubs.watchers
+        return self._runtime.hubs.watchers
 
     def abort(self, window_id: str) -> bool:
         """Stop the reply at its next token, whichever server generates it. Its tokens so far stay."""
-        self._system.store.check_writes(window_id)
-        return self._stop(window_id) or self._system.store.fleet.stop(window_id)
+        self._runtime.store.check_writes(window_id)
+        return self._stop(window_id) or self._runtime.store.fleet.stop(window_id)
 
     def abort_all(self) -> None:
         """Stop every reply of this process at its next token."""
@@ -276,13 +276,13 @@ class Turns(Branches):
         if news.event == "stop" and news.window is not None:
             self._stop(news.window)
             return
-        self._system.on_remote_change(news)
+        self._runtime.on_remote_change(news)
         if news.event == "changed" and news.window is not None:
             self.remote_replies.on_window_changed(news.window)
 
     def generating(self) -> list[str]:
         """The windows whose turn is running in this process."""
-        return self._system.readable(list(self._running))
+        return self._runtime.readable(list(self._running))
 
     @property
     def waiting(self) -> int:
@@ -296,10 +296,10 @@ class Turns(Branches):
     def close(self) -> None:
         """End the event streams, stop every reply, and wait until the replies are stored."""
         self.entry_filer.close()
-        self._system.hubs.close()
+        self._runtime.hubs.close()
         self.remote_replies.close()
         end = time.monotonic() + CLOSE_TIMEOUT
-        self._system.state.store_deadline = min(self._system.state.store_deadline, end - CLOSE_TIMEOUT / 4)
+        self._runtime.state.store_deadline = min(self._runtime.state.store_deadline, end - CLOSE_TIMEOUT / 4)
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:
@@ -336,7 +336,7 @@ class Turns(Branches):
                 hub.publish(event)
                 if isinstance(event, MessageStored | RegenerationStarted):
                     begun.set_result(TurnAccepted(event, last_event))
-                    self._system.store.fleet.tell(
+                    self._runtime.store.fleet.tell(
                         [window_id]
                     )  # other servers read the message from the store
                     again = isinstance(event, RegenerationStarted)
@@ -362,7 +362,7 @@ class Turns(Branches):
                 )
             if not begun.done():
                 begun.set_exception(error)
-        self._system.hubs.bound(window_id)
+        self._runtime.hubs.bound(window_id)
 
     def _wait_for_previous_turn(self, window_id: str) -> EventHub:
         """The previous turn may not have published its last event yet: wait for it, so that this turn's events follow."""
@@ -371,21 +371,21 @@ class Turns(Branches):
             self._threads[window_id] = current_thread()
         if previous is not None:
             previous.join()
-        return self._system.hubs.of(window_id)
+        return self._runtime.hubs.of(window_id)
 
 
 @contextmanager
-def _reopen_changed_model(system: Runtime, window_id: str) -> Iterator[None]:
+def _reopen_changed_model(runtime: Runtime, window_id: str) -> Iterator[None]:
     """If the engine's server has loaded another model, open the engine again, so that the next turn uses that model."""
     try:
         yield
     except AnotherModel:
         with suppress(HaloWeaveError):  # another window is using the engine
-            name = system.settings(system.window(window_id)).engine_name
+            name = runtime.settings(runtime.window(window_id)).engine_name
             if name:
-                system.close_engine(name)
+                runtime.close_engine(name)
             else:
-                system.reopen()
+                runtime.reopen()
         raise
 
 

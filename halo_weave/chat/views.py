@@ -14,7 +14,7 @@ from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role
 
 @dataclass(frozen=True, slots=True)
 class PrunedGap:
-    """What sleeps in this window between two live chunks."""
+    """The pruned chunks between two live ones."""
 
     chunks: int
     tokens: int
@@ -22,27 +22,29 @@ class PrunedGap:
 
 @dataclass(frozen=True, slots=True)
 class PrunedGaps:
-    """All that sleeps in a window, by where it stands among the live chunks."""
+    """All pruned chunks of a window, by their place among the live ones."""
 
-    before: Mapping[ChunkKey, PrunedGap]  # of the live chunks that something sleeps right before
-    tail: PrunedGap | None  # after the last live chunk
+    before: Mapping[ChunkKey, PrunedGap]  # pruned thoughts before each live chunk
+    tail: PrunedGap | None  # the pruned chunks after the last live one
     whole: PrunedGap
-    thoughts: Mapping[ChunkKey, int]  # how many of the chunks before an answer are its thoughts
+    thoughts: Mapping[
+        ChunkKey, int
+    ]  # by answer: how many of the pruned chunks right before it are its thoughts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkView:
-    """A live chunk with all that is shown of it."""
+    """A live chunk as it is shown."""
 
     chunk: Chunk
     brightness: Brightness
     pinned: bool
-    woken: Mapping[str, Any] | None  # why it woke up, if it slept
-    tool: bool = False  # the answer of a tool stands in it
-    thought: bool = False  # the model thought it before it answered
-    gap: PrunedGap | None = None  # what sleeps right before it
-    thoughts: int = 0  # how many chunks of that are the thoughts before this answer
-    rank: int | None = None  # how bright among what is live, 0 to 100; None: it was not compared
+    resurrect_reason: Mapping[str, Any] | None  # why it was resurrected, if it was
+    tool: bool = False  # whether it is the output of a tool
+    thought: bool = False  # whether it is a thought
+    gap: PrunedGap | None = None  # the pruned chunks right before it
+    thoughts: int = 0  # how many of these are the thoughts of this answer
+    rank: int | None = None  # rank of its brightness among the live chunks, 0 to 100; None: not compared
 
     @property
     def key(self) -> ChunkKey:
@@ -58,7 +60,7 @@ class ChunkView:
 
     @property
     def text_pieces(self) -> list[str]:
-        """One for each token; the one that ends a character carries it."""
+        """The text of each token; a character that spans tokens is in the last of them."""
         return self.chunk.tokens.spelled()
 
     @property
@@ -72,7 +74,7 @@ class ChunkView:
 
 @dataclass(frozen=True, slots=True)
 class ReplySourceView:
-    """What a reply took from a chunk, or that it woke up for the question and was not used."""
+    """What a reply took from a chunk, or that the chunk was resurrected for it and not used."""
 
     key: ChunkKey
     start: int
@@ -82,13 +84,13 @@ class ReplySourceView:
     window: str  # where it was said
     window_name: str
     speaker: str
-    share: float | None  # of the reply; None: it is not known
-    woken: Mapping[str, Any] | None  # why it woke up; None if it was live already
+    share: float | None  # share of the reply; None: unknown
+    resurrect_reason: Mapping[str, Any] | None  # why it was resurrected; None: it was live already
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptChunk:
-    """A chunk as it was said, live or asleep."""
+    """A chunk as it was said, live or pruned."""
 
     key: ChunkKey
     start: int
@@ -111,15 +113,15 @@ class TranscriptTurn:
     cut: bool
     chunks: tuple[TranscriptChunk, ...]
     remembered: tuple[ReplySourceView, ...] | None
-    siblings: int  # how many turns there are at this place, on all branches
-    sibling: int  # which of them this is, in order of time
+    siblings: int  # number of versions of this turn
+    sibling: int  # index of this version, in order of time
     document: bool = False  # a file that was attached; its name is the speaker
-    unfinished: bool = False  # a reply that reached its longest length, or filled the model's context
+    unfinished: bool = False  # a reply that stopped at max_new_tokens or at the end of the model's context
 
 
 @dataclass(frozen=True, slots=True)
 class TranscriptPage:
-    """Some of what was said in a window, in order."""
+    """Part of what was said in a window, in order."""
 
     total: int  # turns
     offset: int  # of the first
@@ -137,12 +139,12 @@ class TurnView:
     window: str  # where it was said
     window_name: str
     chunks: tuple[ChunkView, ...]
-    cut: bool = False  # the program ended before the reply did
-    remembered: tuple[ReplySourceView, ...] | None = None  # for this reply; None: it is not known
-    siblings: int = 1  # how many turns there are at this place, on all branches
-    sibling: int = 1  # which of them this is, in order of time
+    cut: bool = False  # the program ended while the reply was generated
+    remembered: tuple[ReplySourceView, ...] | None = None  # sources of this reply; None: unknown
+    siblings: int = 1  # number of versions of this turn
+    sibling: int = 1  # index of this version, in order of time
     document: bool = False  # a file that was attached; its name is the speaker
-    unfinished: bool = False  # a reply that reached its longest length, or filled the model's context
+    unfinished: bool = False  # a reply that stopped at max_new_tokens or at the end of the model's context
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,10 +153,10 @@ class ReplyView:
 
     turn_id: int
     position: int  # of its first token
-    text_pieces: list[str]  # one for each token; of marks nothing is shown
+    text_pieces: list[str]  # one for each token, empty for delimiters
     brightness: Brightness
-    tool: list[bool]  # for each token, whether a tool said it
-    thought: list[bool]  # and whether it is part of a thought
+    tool: list[bool]  # for each token, whether it is part of a tool's output
+    thought: list[bool]  # for each token, whether it is part of a thought
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +167,9 @@ class TokenBudget:
     model_context: int
     system: int
     pinned: int
-    live: int  # without the pinned
+    live: int  # without pinned chunks
     frames: int
-    reserve: int  # for the reply
+    reserve: int  # kept free for the reply
     free: int
 
     @property
@@ -177,21 +179,21 @@ class TokenBudget:
 
 @dataclass(frozen=True, slots=True)
 class ContextView:
-    """What the model reads in a window, in time order, and what sleeps around it."""
+    """What the model reads in a window, in order of time, and the pruned chunks around it."""
 
     window: str
     turns: tuple[TurnView, ...]
     gaps: PrunedGaps
     reply: ReplyView | None
     budget: TokenBudget
-    last_event: str  # events after this one are not, or not all, in this context
-    last_turn: Mapping[str, Any]  # what the last turn came to
-    system_text: str = ""  # the system prompt with what is added to it
-    unstored: str = ""  # why the last reply is not stored yet, while that is so
+    last_event: str  # the context includes all events up to this one
+    last_turn: Mapping[str, Any]  # figures of the last turn
+    system_text: str = ""  # the system prompt with what Halo Weave adds to it
+    unstored: str = ""  # why the last reply is not stored yet; empty: it is
 
     @property
     def brightness(self) -> Brightness:
-        """Of all live tokens, the reply's included; one 0 if nothing is live."""
+        """Brightness of all live tokens, those of the reply included; a single 0 if there are none."""
         rows = [one.brightness for turn in self.turns for one in turn.chunks]
         if self.reply is not None and len(self.reply.brightness):
             rows.append(self.reply.brightness)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from copy import copy
 from datetime import UTC, datetime
 
+from halo_weave.chat.capture import DeleteRecordings, NewRecorder
 from halo_weave.chat.chunks import Chunks
 from halo_weave.chat.documents import Documents
 from halo_weave.chat.injection import Injection, inject_snapshot
@@ -14,7 +15,6 @@ from halo_weave.chat.models import Calibrate, Engines, Models, OpenModel, Rememb
 from halo_weave.chat.people import People
 from halo_weave.chat.prefetch import Prefetcher
 from halo_weave.chat.presets import Presets
-from halo_weave.chat.recorder import DeleteRecordings, NewRecorder
 from halo_weave.chat.reply_storage import recover_drafts
 from halo_weave.chat.runtime import OpenEngine, Runtime
 from halo_weave.chat.tools.notes import Notes
@@ -32,7 +32,7 @@ from halo_weave.store.sql_store import SqlStore
 
 
 class Weave:
-    """Everything that the server, the terminal and the lab call, by subject. `runtime` holds what all parts share."""
+    """The methods that server, terminal and lab call, by subject. `runtime` holds what all parts share."""
 
     def __init__(
         self,
@@ -86,7 +86,8 @@ class Weave:
         store.fleet.listen(self.turns.on_remote_change)
 
     def of(self, person: str) -> Weave:
-        """As this person may use it: what is theirs, and what others share with them. All of it while there is only one."""
+        """The same system, limited to what a person owns or others share with them. While there is only one person,
+        without limits."""
         whole = self.runtime.root
         if not whole.store.several():
             return self
@@ -106,29 +107,29 @@ class Weave:
 
     @property
     def engine(self) -> Engine:
-        """The model alone, without windows and memory: for the prototype's addresses."""
+        """The model alone, without windows and memory: for the prototype's API."""
         return self.runtime.engine
 
     @property
     def calibration(self) -> Calibration:
-        """The retrieval heads of the model."""
+        """The calibration of the default model."""
         return self.runtime.calibration
 
     def close(self) -> None:
-        """Stop what is being written and let go of everything. What was said so far is kept."""
+        """End running turns and close everything. What was said so far is stored."""
         self.models.close()
         self.memory.close()
         self._prefetcher.close()
         self.turns.close()
-        self.turns.abort_all()  # also in the thread of someone who asks for a turn's steps
+        self.turns.abort_all()  # also when a caller runs the turn's steps in its own thread
         self.runtime.close()
 
 
 class MemoryTools:
     """`weave.memory_tools`: the AI's notes and structured memory."""
 
-    def __init__(self, system: Runtime) -> None:
-        self.runtime = system
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
 
     @property
     def _toolbox(self) -> Toolbox:
@@ -145,11 +146,12 @@ class MemoryTools:
         return self._toolbox.notes
 
     def inject(self, window_id: str, path: str) -> Injection:
-        """The chunks that explain an entry return to their places, on at most half of the window's budget.
+        """Resurrect the chunks in an entry's snapshot, within half of the window's budget. The dimmest chunks are
+        pruned to make room.
 
-        What is dimmest makes room for them. A window that recalls only its own gets only its own.
+        A window with a limited scope gets only its own chunks.
         """
-        system = self.runtime
-        keys = self.tree.query(path, now=system.now()).keys
-        with system.exclusive_change(window_id):
-            return inject_snapshot(system.open_window_to_change(window_id), keys, now=system.now())
+        runtime = self.runtime
+        keys = self.tree.query(path, now=runtime.now()).keys
+        with runtime.exclusive_change(window_id):
+            return inject_snapshot(runtime.open_window_to_change(window_id), keys, now=runtime.now())

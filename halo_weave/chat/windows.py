@@ -48,21 +48,21 @@ LAST_TEXT = 120  # characters of a window's last words in a list
 
 @dataclass(frozen=True, slots=True)
 class WindowState(WindowStats):
-    """A window with what a list of windows shows of it."""
+    """A window as lists show it."""
 
     effective: Settings = field(default_factory=Settings)
     generating: bool = False
-    owner: str = ""  # the name of whoever shares it with the one who asks; empty: it is theirs
+    owner: str = ""  # the name of the person who shares it; empty: an own window
     writable: bool = True
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the window sets itself, as far as this version knows it."""
+        """The window's own settings that this version knows."""
         return usable_settings(self.window.settings)
 
     @property
     def modified(self) -> datetime:
-        """When it was last changed or spoken in."""
+        """When the window was last changed or written in."""
         return max(self.window.modified, self.last_said or self.window.modified)
 
     @property
@@ -71,31 +71,31 @@ class WindowState(WindowStats):
 
 
 class Windows:
-    """`weave.windows`."""
+    """`weave.windows`: create, change and show windows."""
 
-    def __init__(self, system: Runtime, turns: Turns) -> None:
-        self._system, self._turns = system, turns
+    def __init__(self, runtime: Runtime, turns: Turns) -> None:
+        self._runtime, self._turns = runtime, turns
 
     # Windows and settings
 
     def list(self) -> list[WindowState]:
         found = []
-        for record in self._system.store.windows():
-            with suppress(UnknownWindow):  # cleared meanwhile
+        for record in self._runtime.store.windows():
+            with suppress(UnknownWindow):  # the memory was cleared meanwhile
                 found.append(self._state(record))
         return found
 
     def state(self, window_id: str) -> WindowState:
         """A window with its figures."""
-        return self._state(self._system.window(window_id))
+        return self._state(self._runtime.window(window_id))
 
     def _state(self, record: WindowRecord) -> WindowState:
-        stats = self._system.store.window_stats(record.id)
+        stats = self._runtime.store.window_stats(record.id)
         figures = {one.name: getattr(stats, one.name) for one in fields(stats)}
         generating = record.id in self._turns.generating()
-        owner, writable = self._system.sharing_of(record)
-        settings = self._system.settings(record)
-        limit = settings.live_limit(self._system.model_of(settings).engine.info.context)
+        owner, writable = self._runtime.sharing_of(record)
+        settings = self._runtime.settings(record)
+        limit = settings.live_limit(self._runtime.model_of(settings).engine.info.context)
         return WindowState(
             **figures,
             effective=replace(settings, max_context_tokens=limit),
@@ -105,15 +105,15 @@ class Windows:
         )
 
     def get(self, window_id: str) -> WindowRecord:
-        return self._system.window(window_id)
+        return self._runtime.window(window_id)
 
     def find(self, name: str) -> WindowRecord:
-        """By its id, or by its name if only one has it."""
-        return find_window(self._system.store.windows(), name)
+        """A window by its id, or by its name if that is unique."""
+        return find_window(self._runtime.store.windows(), name)
 
     def names(self) -> dict[str, str]:
-        """The names of all windows that ever were, by id."""
-        return self._system.names()
+        """The names of all windows, deleted ones too, by id."""
+        return self._runtime.names()
 
     def create(
         self,
@@ -123,16 +123,16 @@ class Windows:
         tags: Sequence[str] = (),
         **words: str,
     ) -> WindowRecord:
-        """A new window. `words`: system_prompt, user_name and ai_name, as far as they are not those of all windows."""
-        system = self._system
+        """Create a window. `words`: system_prompt, user_name and ai_name, where they differ from those of all windows."""
+        runtime = self._runtime
         own = _texts({"name": name, **words})
-        shared = stored_persona(system.store.settings().get(PERSONA_KEY))
-        return system.store.create_window(
+        shared = stored_persona(runtime.store.settings().get(PERSONA_KEY))
+        return runtime.store.create_window(
             **{**shared, **own},
             settings=_checked(settings or {}),
             tags=checked_tags(tags),
             inherits=shared.keys() - own.keys(),
-            now=system.now(),
+            now=runtime.now(),
         )
 
     def change(
@@ -149,12 +149,12 @@ class Windows:
     ) -> WindowRecord:
         """Change what is given: name, system_prompt, user_name, ai_name, settings, tags, pinned, archived.
 
-        Settings to `reset`, and the words it `inherits`, go back to those that all windows share.
+        Settings in `reset`, and the texts that it `inherits`, follow those of all windows again.
         """
-        system = self._system
-        system.window(window_id)
+        runtime = self._runtime
+        runtime.window(window_id)
         own = _checked(settings or {}, reset)
-        record = system.store.change_window(
+        record = runtime.store.change_window(
             window_id,
             **_texts(texts),
             settings=own,
@@ -163,54 +163,52 @@ class Windows:
             pinned=pinned,
             archived=archived,
             inherits=inherits,
-            now=system.now(),
+            now=runtime.now(),
         )
-        system.publish_changed([window_id])
+        runtime.publish_changed([window_id])
         return record
 
     def delete(self, window_id: str) -> None:
-        """The window goes, and what was captured of it; what was said in it stays in memory."""
-        system = self._system
-        with system.exclusive(window_id):
-            system.window(window_id)
-            system.store.delete_window(window_id, now=system.now())
-            for engine in system.engines:
+        """Delete the window and its captures. What was said in it stays in memory."""
+        runtime = self._runtime
+        with runtime.exclusive(window_id):
+            runtime.window(window_id)
+            runtime.store.delete_window(window_id, now=runtime.now())
+            for engine in runtime.engines:
                 engine.forget(window_id)
-            system.delete_recordings(window_id)
-        system.publish_deleted([window_id])
+            runtime.delete_recordings(window_id)
+        runtime.publish_deleted([window_id])
 
     def drop_captures(self, window_id: str) -> None:
-        """What the lab took down of the window is deleted; nothing else changes."""
-        system = self._system
-        with system.exclusive(window_id):
-            system.window(window_id)
-            system.delete_recordings(window_id)
+        """Delete the captures of the window."""
+        runtime = self._runtime
+        with runtime.exclusive(window_id):
+            runtime.window(window_id)
+            runtime.delete_recordings(window_id)
 
     def settings(self, window_id: str | None = None) -> Settings:
-        """What holds for all windows, or in one."""
-        return self._system.settings(None if window_id is None else self._system.window(window_id))
+        """The settings for all windows, or the effective settings of one."""
+        return self._runtime.settings(None if window_id is None else self._runtime.window(window_id))
 
     def automatic(self) -> dict[str, int]:
-        """What settings that are empty come to with the model of all windows. While there is none, it is not known."""
-        info = self._system.engine.info
+        """The values of settings that are left empty, for the default model. Empty while there is no model."""
+        info = self._runtime.engine.info
         return (
             {"max_context_tokens": self.settings().live_limit(info.context)} if info.abilities.speaks else {}
         )
 
     def change_settings(self, changes: Mapping[str, Any], reset: Sequence[str] = ()) -> Settings:
-        """Settings for all windows that do not have their own."""
-        system = self._system
-        system.store.change_settings(SHARED_KEY, _checked(changes, reset), reset, now=system.now())
-        return system.settings()
+        """Change the settings for all windows that have none of their own."""
+        runtime = self._runtime
+        runtime.store.change_settings(SHARED_KEY, _checked(changes, reset), reset, now=runtime.now())
+        return runtime.settings()
 
     # What is in them
 
     def context(self, window_id: str) -> ContextView:
         """What the model reads in the window, as it is now."""
-        last = self._turns.hub(
-            window_id
-        ).last  # before all else: events after it may already be in the context
-        open_window = self._system.open_window(window_id)
+        last = self._turns.hub(window_id).last  # read first: later events may already be in the context
+        open_window = self._runtime.open_window(window_id)
         gaps = open_window.gaps()
         with open_window.guard:
             ranks = open_window.window.ranks()
@@ -241,12 +239,12 @@ class Windows:
                     [token.by_tool for token in told],
                     [token.kind == THOUGHT for token in told],
                 )
-        if in_progress is None and window_id not in self._system.busy_windows:
+        if in_progress is None and window_id not in self._runtime.busy_windows:
             in_progress = self._turns.remote_replies.reply(window_id)
         replies = {one.key.turn_id for one in seen if one.key.role is Role.ASSISTANT}
-        reminded = reply_sources(self._system.store, replies, open_window.names)
+        reminded = reply_sources(self._runtime.store, replies, open_window.names)
         turns = []
-        siblings = self._system.store.siblings({one.key.turn_id for one in seen})
+        siblings = self._runtime.store.siblings({one.key.turn_id for one in seen})
         for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
             chunks = tuple(group)
             its = about[chunks[0].key]
@@ -284,75 +282,75 @@ class Windows:
 
     def digest(self, window_id: str, tokens: int) -> Sequence[Excerpt]:
         """What the window's replies used most, up to so many tokens, in the original words."""
-        self._system.window(window_id)
-        return digest(self._system.store, window_id, tokens)
+        self._runtime.window(window_id)
+        return digest(self._runtime.store, window_id, tokens)
 
     def life(self, window_id: str) -> TimelineView:
-        """All that was said in the window, without the words, and what became of it."""
-        self._system.window(window_id)
-        return timeline_view(self._system.store.window_timeline(window_id))
+        """The timeline of the window: all turns without text, and what happened to their chunks."""
+        self._runtime.window(window_id)
+        return timeline_view(self._runtime.store.window_timeline(window_id))
 
     def prune(self, window_id: str) -> ChunksPruned:
-        """Apply the budget now, as after a reply."""
-        system = self._system
-        with system.exclusive_change(window_id):
-            open_window = system.open_window_to_change(window_id)
+        """Prune down to the budget now, as after a reply."""
+        runtime = self._runtime
+        with runtime.exclusive_change(window_id):
+            open_window = runtime.open_window_to_change(window_id)
             settings, kept = open_window.settings, open_window.recent_turns()
             budget = open_window.live_limit
             able = open_window.engine.info.abilities
             goal = settings.prune_goal(budget, cuts=able.cuts, token_ids=able.token_ids)
             plan = plan_prune(open_window.window, budget, goal=goal, current=kept, pairs=settings.prune_pairs)
-            slept = open_window.prune(plan, now=system.now()) if plan.chunks else ()
-            return ChunksPruned(slept, plan.budget, plan.over, before_turn=False)
+            pruned = open_window.prune(plan, now=runtime.now()) if plan.chunks else ()
+            return ChunksPruned(pruned, plan.budget, plan.over, before_turn=False)
 
     def said(
         self, window_id: str, *, offset: int | None = None, around: int | None = None, limit: int = 50
     ) -> TranscriptPage:
-        """What was said in the window, in order: from an offset on, around a turn, or the last turns."""
-        self._system.window(window_id)
+        """Turns of the window in order: from an offset on, around a turn, or the last ones."""
+        self._runtime.window(window_id)
         return transcript_page(
-            self._system.store, window_id, self.names(), offset=offset, around=around, limit=limit
+            self._runtime.store, window_id, self.names(), offset=offset, around=around, limit=limit
         )
 
     def deleted(
         self, window_id: str, *, offset: int = 0, limit: int = 100
     ) -> tuple[int, Sequence[StoredChunk]]:
-        """How many chunks said in the window are deleted, and some of them, what was deleted last first."""
-        self._system.window(window_id)
-        return self._system.store.deleted_in(window_id, offset=offset, limit=limit)
+        """How many chunks of the window are deleted, and some of them, most recently deleted first."""
+        self._runtime.window(window_id)
+        return self._runtime.store.deleted_in(window_id, offset=offset, limit=limit)
 
     def use(self, window_id: str, turn_id: int) -> tuple[int, Attribution | None]:
-        """The position of a reply's first token, and where each of its tokens came from."""
-        self._system.window(window_id)
-        chunks = self._system.store.turn(turn_id)
+        """The position of a reply's first token, and the sources of each of its tokens."""
+        self._runtime.window(window_id)
+        chunks = self._runtime.store.turn(turn_id)
         if not chunks:
             raise UnknownChunk(f"There is no turn {turn_id} in this memory.")
-        use = self._system.store.use_of(turn_id)
-        # A reply may begin with marks that are not part of its chunks.
+        use = self._runtime.store.use_of(turn_id)
+        # A reply may begin with delimiters that are not part of its chunks.
         known = use is not None and use.start is not None
         return (use.start if use and known else chunks[0].chunk.start), use  # type: ignore[return-value]
 
     def graveyard(self, window_id: str, **query: Any) -> GraveyardPage:
-        """What sleeps in the window, by page, what slept last first. `query`: as `Store.graveyard` takes it."""
-        self._system.window(window_id)
-        return self._system.store.graveyard(window_id, **{"sort": "slept", **query})
+        """Pruned chunks of the window, by page, most recently pruned first. `query`: as `Store.graveyard` takes it."""
+        self._runtime.window(window_id)
+        return self._runtime.store.graveyard(window_id, **{"sort": "slept", **query})
 
     def gap(
         self, window_id: str, after: int, before: int, *, offset: int = 0, limit: int = 200
     ) -> tuple[PrunedGap, Sequence[GraveyardChunk]]:
-        """What sleeps between two positions: how much, and some of it in time order."""
-        self._system.window(window_id)
-        starts, sizes = self._system.store.pruned_positions(window_id)
+        """The pruned chunks between two positions: their number, and some of them in order of time."""
+        self._runtime.window(window_id)
+        starts, sizes = self._runtime.store.pruned_positions(window_id)
         inside = (starts >= after) & (starts < before)
         first = starts[inside][offset : offset + 1]
         found = (
-            self._system.store.pruned_between(window_id, int(first[0]), before, limit) if len(first) else []
+            self._runtime.store.pruned_between(window_id, int(first[0]), before, limit) if len(first) else []
         )
         return PrunedGap(int(inside.sum()), int(sizes[inside].sum())), found
 
 
 def find_window(windows: Sequence[WindowRecord], name: str) -> WindowRecord:
-    """By its id, or by its name if only one has it."""
+    """A window by its id, or by its name if that is unique."""
     found = [one for one in windows if one.id == name] or [one for one in windows if one.name == name]
     if len(found) > 1:
         ids = ", ".join(window.id for window in found)
@@ -363,7 +361,7 @@ def find_window(windows: Sequence[WindowRecord], name: str) -> WindowRecord:
 
 
 def checked_tags(tags: Sequence[str]) -> list[str]:
-    """Each once, on one line."""
+    """The tags, each once and on one line."""
     found = [" ".join(storable_text(tag).split()) for tag in tags]
     if len(set(found)) > MAX_TAGS or not all(1 <= len(tag) <= TAG_LENGTH for tag in found):
         raise BadInput(f"There are at most {MAX_TAGS} tags, each of 1 to {TAG_LENGTH} characters.")

@@ -16,10 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from halo_weave import __version__
-from halo_weave.app import Options, named_embedder
+from halo_weave.app import ENGINES, REMOTE_ENGINES, Options, named_embedder
 from halo_weave.cli.terminal import plain
 from halo_weave.config import configured_settings, read_config, text_of, whole_of
-from halo_weave.engines import ENGINES, REMOTE_ENGINES
 from halo_weave.engines.engine_list import configured_engines
 from halo_weave.errors import BadSetting, HaloWeaveError
 from halo_weave.models.catalogue import default_model
@@ -98,7 +97,7 @@ KvCacheType = Annotated[
 ]
 
 
-NUMBERS = {  # options that are whole numbers, with the range that the configuration may use
+NUMBERS = {  # options that are whole numbers, with their ranges in the configuration
     "context": (SMALLEST_CONTEXT, 1 << 24),
     "threads": (1, 1024),
     "gpu_layers": (-1, 1 << 16),
@@ -156,10 +155,10 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command takes the options of the system, and gets them as one value: its argument `options`."""
+    """Give the command the options of the system, as one value: its argument `options`."""
     own = inspect.signature(command, eval_str=True).parameters.values()
     kinds = dict(_SYSTEM)
-    if "key" not in (one.name for one in own):  # where no other key is meant, the word is free
+    if "key" not in (one.name for one in own):  # the name is free unless another key is meant
         kinds["engine_key"] = Annotated[
             str | None,
             typer.Option("--engine-key", "--key", help="The key that the server of the engine asks for."),
@@ -181,7 +180,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def add_store_option(family: typer.Typer) -> None:
-    """Every command that takes --data takes --store, too."""
+    """Add --store to every command that has --data."""
     for group in family.registered_groups:
         if group.typer_instance is not None:
             add_store_option(group.typer_instance)
@@ -224,14 +223,14 @@ def options_of(
     shadow_model: str | None = None,
     **numbers: int | None,
 ) -> Options:
-    """The command line first, then what is configured."""
+    """Options of the command line, else as configured."""
     folder = folder_of(config, data)
     remembered = None
     if not (model or os.environ.get("HALO_WEAVE_MODEL")):
-        remembered = remembered_model(folder)  # chosen later than what the config file names
+        remembered = remembered_model(folder)  # more recent than the config file
     model = model or (None if remembered else text_of(config, "model") or None)
     if model:
-        find_model(model)  # a wrong name is told at once
+        find_model(model)  # a wrong name is an error at once
     engine = engine or text_of(config, "engine") or "llama"
     if engine not in ENGINES:
         raise BadSetting(f"engine is {engine!r}; use one of {', '.join(ENGINES)}.")
@@ -263,7 +262,7 @@ def options_of(
 
 
 def announce_default_model(options: Options, console: Console) -> None:
-    """Which model is used when none was named, and how to choose."""
+    """Say which model is used if none was named, and how to choose another."""
     if options.engine != "llama" or options.model is not None:
         return
     if options.remembered:
@@ -275,9 +274,10 @@ def announce_default_model(options: Options, console: Console) -> None:
 
 
 def embedder_of(config: Mapping[str, Any], named: str | None, folder: Path) -> Path | Literal["off"] | None:
-    """The command line, then the environment, then what was chosen for this memory, then the config file.
+    """The embedder of the command line, else of the environment, of an earlier choice for this memory, or of the config
+    file; None: the default.
 
-    None for the standard one. What is not here yet is pulled, unless it was only chosen before.
+    A missing file is downloaded, unless it was only chosen earlier.
     """
     wanted, chosen = named or text_of(config, "embedder"), None
     if not (named or os.environ.get("HALO_WEAVE_EMBEDDER")) and wanted != "off":
@@ -299,13 +299,13 @@ def embedder_of(config: Mapping[str, Any], named: str | None, folder: Path) -> P
 
 
 def folder_of(config: Mapping[str, Any], named: Path | None) -> Path:
-    """Where the files are, and the memory if it has no address."""
+    """The data folder, with the memory unless that has an address."""
     place = named or text_of(config, "data")
     return data_folder(Path(place).expanduser() if place else None)
 
 
 def store_of(config: Mapping[str, Any]) -> str | None:
-    """The address of the memory, if it is not in the data folder: --store, then what is configured."""
+    """The address of the memory, if it is not in the data folder: --store, else as configured."""
     return _named_store.get() or text_of(config, "store") or None
 
 
@@ -317,7 +317,7 @@ def memory_place(data: Path | None) -> Path | str:
 
 @contextmanager
 def progress_bar(*others: ProgressReport, counts: bool = False) -> Iterator[ProgressReport]:
-    """What takes long, on the error stream: what is done, and how far it is if that is known. `counts`: also in numbers."""
+    """Show the progress of a long task on the error stream. `counts`: also show numbers."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn())
     numbers = (MofNCompleteColumn(),) if counts else ()
     console = Console(stderr=True)

@@ -115,7 +115,7 @@ class Chat:
                 self.have_read()
 
     def read(self, tokens: int) -> None:
-        """The model reads so many tokens before it speaks; in a terminal a line says so, until something else is shown."""
+        """In a terminal, show how many tokens the model has to read, until something else is shown."""
         self.have_read()
         if tokens and self.console.is_terminal:
             words = plain(f"reading {with_count(tokens, 'token')}…", QUIET)
@@ -123,7 +123,7 @@ class Chat:
             self.reading.start()
 
     def have_read(self) -> None:
-        """The line is erased."""
+        """Erase that line."""
         if self.reading is not None:
             self.reading.stop()
             self.reading = None
@@ -200,12 +200,12 @@ class Chat:
         self.print_dim(f"{budget.used} tokens of {budget.max_context_tokens or budget.model_context}")
 
     def prune(self, _: str = "") -> None:
-        slept = self.weave.windows.prune(self.window.id)
-        if not slept.chunks:
+        done = self.weave.windows.prune(self.window.id)
+        if not done.chunks:
             self.print_dim(
                 "Nothing falls asleep: the window is within its budget, or all that is live stays."
             )
-        for one in slept.chunks:
+        for one in done.chunks:
             self.print_dim(
                 f"☾ {one.key}, {with_count(one.tokens, 'token')}, brightness {one.brightness:.0f}, {one.why}"
             )
@@ -218,9 +218,9 @@ class Chat:
         page = self.weave.windows.graveyard(self.window.id, limit=SHOWN, text=text or None)
         table = Table("key", "tokens", "peak", "slept", "text", box=None)
         for one in page.items:
-            slept = f"{one.slept.astimezone():%Y-%m-%d %H:%M}"
+            when = f"{one.pruned_at.astimezone():%Y-%m-%d %H:%M}"
             words = plain(_shortened(one.record.chunk.text))
-            table.add_row(str(one.key), str(len(one.record.chunk)), f"{one.peak:.0f}", slept, words)
+            table.add_row(str(one.key), str(len(one.record.chunk)), f"{one.peak:.0f}", when, words)
         if page.items:
             self.console.print(table)
         self.print_dim(f"{with_count(page.total, 'chunk')} asleep here" + (f" with {text!r}" if text else ""))
@@ -263,7 +263,7 @@ class Chat:
         table.add_row("window", plain(self.window.name))
         live = f"{with_count(window.live_tokens, 'token')} in {with_count(window.live_chunks, 'chunk')}"
         table.add_row("live", live)
-        table.add_row("asleep", with_count(window.asleep_chunks, "chunk"))
+        table.add_row("asleep", with_count(window.pruned_chunks, "chunk"))
         said = f"{with_count(memory.tokens, 'token')} in {with_count(memory.chunks, 'chunk')}"
         table.add_row("memory", f"{said}, {with_count(memory.windows, 'window')}")
         table.add_row("model", plain(now.model.name))
@@ -280,10 +280,10 @@ class Chat:
     def wake(self, key: str) -> None:
         done = self.weave.chunks.resurrect(self.window.id, _keyed(key))
         self.print_dim(f"{key} is awake and pinned")
-        for one in done.woken[1:]:
+        for one in done.resurrected[1:]:
             self.print_dim(f"↻ {one.chunk.key} came with it: {_shortened(one.chunk.text)}")
-        if done.slept:
-            self.print_dim(f"☾ {with_count(len(done.slept), 'dimmer chunk')} fell asleep to make room")
+        if done.pruned:
+            self.print_dim(f"☾ {with_count(len(done.pruned), 'dimmer chunk')} fell asleep to make room")
 
     def windows(self, name: str) -> None:
         if name:
@@ -295,14 +295,14 @@ class Chat:
             here = " ←" if one.window.id == self.window.id else ""
             named, words = plain(one.window.name + here), plain(_shortened(one.last_text))
             tags = plain(", ".join(one.window.tags))
-            table.add_row(one.window.id, named, tags, str(one.live_chunks), str(one.asleep_chunks), words)
+            table.add_row(one.window.id, named, tags, str(one.live_chunks), str(one.pruned_chunks), words)
         self.console.print(table)
 
     def new(self, name: str) -> None:
         self.go(self.weave.windows.create(name))
 
     def attach(self, name: str) -> None:
-        """The file is read and counted now, and stored with the next message."""
+        """Read the file and count its tokens; it is stored with the next message."""
         if name:
             path = Path(name).expanduser()
             try:
@@ -333,7 +333,7 @@ class Chat:
         self.print_dim(f"Now in {window.name}.")
 
     def model(self, name: str) -> None:
-        """What is said goes on with another model; Ctrl-C leaves the one that is on its way."""
+        """Change the model; Ctrl-C stops loading it."""
         models = self.weave.models
         if name:
             with progress_bar() as telling, _on_interrupt(models.stop):
@@ -370,7 +370,7 @@ def _shortened(text: str) -> str:
 
 
 def first_window(weave: Weave, name: str | None) -> WindowRecord:
-    """The one asked for, the one spoken in last, or a new one."""
+    """The requested window, the most recently used one, or a new one."""
     if name:
         return weave.windows.find(name)
     known = weave.windows.list()
@@ -397,7 +397,7 @@ def _on_interrupt(stop: Callable[[], object]) -> Iterator[None]:
 
 
 def _typed(console: Console) -> Iterator[str]:
-    """Lines from the keyboard, until Ctrl-D; or from a pipe, until it ends. Bytes that are not text become a replacement character."""
+    """Lines from the keyboard until Ctrl-D, or from a pipe until it ends. Invalid bytes become replacement characters."""
     if isinstance(sys.stdin, TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
     if not sys.stdin.isatty():
@@ -423,7 +423,7 @@ def chat(
         str | None, typer.Option("--window", help="Name or id of a window. Default: the one used last.")
     ] = None,
 ) -> None:
-    """Talk in the terminal. /help shows what else it can do."""
+    """Chat in the terminal. /help lists the commands."""
     if sys.stdin is None:
         raise BadInput(
             "Standard input is closed, so nothing can be said. Run this in a terminal or with a pipe."

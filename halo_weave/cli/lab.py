@@ -63,7 +63,7 @@ def capture(
     exchanges: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
     megabytes: Annotated[int, typer.Option(min=1, help="At most so much on the disk.")] = 1_000,
 ) -> None:
-    """Say a conversation to a model and write down what it looks at. For windows in use: the setting `capture`."""
+    """Run a conversation on a model and capture its attention. For windows in use, there is the setting `capture`."""
     options = options_of(read_config(), data=data, model=model, embedder="off")
     says = read_messages(text)[:exchanges]
     settings = options.settings.changed(
@@ -90,7 +90,7 @@ def replay(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """What would have been pruned with a strategy and a budget, turn by turn."""
+    """Show what another strategy or budget would have pruned, turn by turn."""
     recording = _recording(capture, data)
     _chosen(strategy)
     done = replayed(recording, strategy=strategy, budget=budget)
@@ -103,21 +103,21 @@ def replay(
                 "age": one.age,
                 "reason": one.why,
             }
-            for one in done.slept
+            for one in done.pruned
         ]
-        resurrected = [{"turn": turn, "key": str(key)} for turn, key in done.woken]
+        resurrected = [{"turn": turn, "key": str(key)} for turn, key in done.resurrected]
         counts = {"turns": len(done.brightness), "rows": done.rows}
         print_json({**counts, "pruned": pruned, "resurrected": resurrected})
         return
     table = Table("turn", "key", "brightness", "age", "why", "text", box=SIMPLE)
-    for one in done.slept:
+    for one in done.pruned:
         words = plain(" ".join(done.texts.get(one.key, "").split())[:60])
         table.add_row(str(one.turn + 1), str(one.key), f"{one.brightness:.0f}", str(one.age), one.why, words)
     console = Console(highlight=False)
     console.print(table)
     console.print(
         plain(
-            f"{with_count(len(done.brightness), 'turn')}, {with_count(len(done.slept), 'chunk')} fell asleep."
+            f"{with_count(len(done.brightness), 'turn')}, {with_count(len(done.pruned), 'chunk')} fell asleep."
         )
     )
 
@@ -131,7 +131,7 @@ def compare(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Strategies side by side on captures."""
+    """Compare strategies on captures."""
     told: dict[str, Any] = {}
     for capture in captures:
         recording = _recording(capture, data)
@@ -161,7 +161,7 @@ def models(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """The same conversation said to several models: their replies, and what each reply came from."""
+    """Run the same conversation on several models, and compare their replies and attribution."""
     says = read_messages(text)
     told: dict[str, Any] = {}
     for name in model:
@@ -192,7 +192,7 @@ def digest(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """What a window used most, in the original words, with its sources."""
+    """Show what a window used most, in the original words, with its sources."""
     with open_to_read(data) as store:
         found = made_digest(store, find_window(store.windows(), window).id, tokens)
     if as_json:
@@ -209,7 +209,7 @@ def digest(
 
 
 def _recording(capture: Path, data: Path | None) -> StoredCapture:
-    """A folder, or the capture of a window by its name or id."""
+    """The capture in a folder, or of a window by its name or id."""
     if not capture.is_dir():
         with open_to_read(data) as store:
             window = find_window(store.windows(), str(capture)).id
@@ -225,7 +225,7 @@ def _chosen(named: str | None) -> list[str]:
 
 
 def _print_table(console: Console, title: str, rows: dict[str, Any]) -> None:
-    """Numbers by name; of nested ones only the numbers."""
+    """Print a table of numbers by name; of nested values, only the numbers."""
     first = next(iter(rows.values()))
     if not isinstance(first, dict):
         table = Table(title, "", box=SIMPLE)

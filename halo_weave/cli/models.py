@@ -13,13 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
+from halo_weave.app import cache_use, clear_cache, inspect_llama
 from halo_weave.cli.app import Context, Data, Json, KvCacheType, Model, app, folder_of, options_of
 from halo_weave.cli.store import print_result
 from halo_weave.cli.terminal import format_bytes, plain
 from halo_weave.config import read_config
-from halo_weave.engines.llama import library
-from halo_weave.engines.llama.cache_files import DiskUse, clear_disk, disk_use
-from halo_weave.engines.llama.devices import ADVICE, inspect_build
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.models import catalogue, inventory
 from halo_weave.models.catalogue import CatalogueEntry
@@ -33,7 +31,7 @@ from halo_weave.models.memory_estimate import (
     machine_cores,
     machine_memory,
 )
-from halo_weave.paths import kv_cache_folder, models_folder
+from halo_weave.paths import models_folder
 
 Name = Annotated[
     str | None,
@@ -46,7 +44,7 @@ Name = Annotated[
 
 @app.command()
 def pull(name: Name = None, as_json: Json = False) -> None:
-    """Download a model, checked; what is there already is kept, and what was interrupted goes on."""
+    """Download a model and check it. Files that are complete are kept; an interrupted download continues."""
     wanted: list[CatalogueEntry | HubReference | None] = [None, catalogue.DEFAULT_EMBEDDER]
     if name:
         found = inventory.find_model(name)
@@ -82,7 +80,7 @@ def pull(name: Name = None, as_json: Json = False) -> None:
 
 @app.command()
 def models(as_json: Json = False) -> None:
-    """List models: those of the catalogue, those on this machine, and what fits its memory."""
+    """List models: the catalogue, those on this machine, and which fit into its memory."""
     memory = machine_memory()
     listed = inventory.listed_models(memory)
     advised = [one.name for one in catalogue.recommended(memory)]
@@ -120,10 +118,10 @@ def models(as_json: Json = False) -> None:
 def doctor(
     model: Model = None, context: Context = None, kv_type: KvCacheType = None, as_json: Json = False
 ) -> None:
-    """Say what the model runs on: llama.cpp, processor, GPU, memory; and what would make it faster."""
+    """Show llama.cpp, processor, GPU and memory, and what would make the model faster."""
     options = options_of(read_config(), model=model, embedder="off", context=context, kv_type=kv_type)
     memory = machine_memory()
-    build = inspect_build(library.load())
+    build, gpu_advice = inspect_llama()
     told: dict[str, Any] = {
         "llama_cpp": {**asdict(build), "file": str(build.file)},
         "memory": memory,
@@ -131,7 +129,7 @@ def doctor(
         "model": _weights_told(
             options.model or options.remembered, memory, options.context, options.kv_type or "f16"
         ),
-        "gpu": ADVICE,
+        "gpu": gpu_advice,
     }
     if as_json:
         typer.echo(json.dumps(told))
@@ -155,13 +153,13 @@ def doctor(
     )
     lines += [f"faster       {one}" for one in build.advice]
     if not any("GPU" in one.kind for one in build.devices):
-        lines += ["", "No GPU is used. To use one, in the environment of halo-weave:", *ADVICE.values()]
+        lines += ["", "No GPU is used. To use one, in the environment of halo-weave:", *gpu_advice.values()]
     for line in lines:
         Console(highlight=False).print(plain(line), soft_wrap=True)
 
 
 def _weights_told(model: Path | str | None, memory: int, context: int | None, kv_type: Any) -> dict[str, Any]:
-    """What the chosen model will take; one of the catalogue need not be pulled for that."""
+    """The memory that the chosen model will need; a catalogue model need not be downloaded for that."""
     found = inventory.find_model(str(model)) if model else catalogue.default_model(memory, machine_cores())[0]
     path = inventory.local_path(found)
     if path:
@@ -191,20 +189,20 @@ app.add_typer(cache, name="cache")
 
 @cache.command()
 def status(data: Data = None, as_json: Json = False) -> None:
-    """How much lies on disk."""
-    _print_use(disk_use(_folder(data)), as_json, "{0} in {1} files in {2}")
+    """Show the size of the KV cache on disk."""
+    _print_use(dataclasses.asdict(cache_use(_folder(data))), as_json, "{0} in {1} files in {2}")
 
 
 @cache.command()
 def clear(data: Data = None, as_json: Json = False) -> None:
-    """Delete it all. Conversations stay; their models read them again once."""
-    _print_use(clear_disk(_folder(data)), as_json, "Deleted {0} in {1} files in {2}")
+    """Delete the KV cache on disk. Conversations stay; their models read them once more."""
+    _print_use(dataclasses.asdict(clear_cache(_folder(data))), as_json, "Deleted {0} in {1} files in {2}")
 
 
 def _folder(data: Path | None) -> Path:
-    return kv_cache_folder(folder_of(read_config(), data))
+    return folder_of(read_config(), data)
 
 
-def _print_use(use: DiskUse, as_json: bool, sentence: str) -> None:
-    told = sentence.format(f"{use.bytes / 1e6:,.1f} MB", use.files, use.folder)
-    print_result(as_json, {**dataclasses.asdict(use), "folder": str(use.folder)}, told)
+def _print_use(use: dict[str, Any], as_json: bool, sentence: str) -> None:
+    told = sentence.format(f"{use['bytes'] / 1e6:,.1f} MB", use["files"], use["folder"])
+    print_result(as_json, {**use, "folder": str(use["folder"])}, told)

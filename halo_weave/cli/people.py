@@ -40,7 +40,7 @@ def _opened(data: Data, *, change: bool = True) -> Iterator[tuple[SqlStore, Peop
 
 @_people.command("add")
 def add(name: _Name, data: Data = None, as_json: Json = False) -> None:
-    """Someone gets a key and a memory of their own. The key is shown once: only its hash is kept."""
+    """Add a person with a key and a memory of their own. The key is shown once: only its hash is stored."""
     with _opened(data) as (store, people):
         first = not store.several()
         person, key = people.add(name)
@@ -54,7 +54,7 @@ def add(name: _Name, data: Data = None, as_json: Json = False) -> None:
 
 @_people.command("list")
 def people_list(data: Data = None, as_json: Json = False) -> None:
-    """Who has a memory here."""
+    """List the people."""
     with _opened(data, change=False) as (store, people):
         known = people.list()
         windows = {one.id: len(store.access_of(one.id).own) for one in known}
@@ -75,7 +75,7 @@ def people_list(data: Data = None, as_json: Json = False) -> None:
 
 @_people.command("revoke")
 def revoke(name: _Name, data: Data = None) -> None:
-    """Their key opens nothing from now on. Their memory stays; `people add` gives them a new key."""
+    """Revoke a person's key. Their memory stays; `people add` gives them a new key."""
     with _opened(data) as (_, people):
         person = people.revoke(name)
     _say(f"{person.name}'s key is revoked.")
@@ -98,7 +98,7 @@ def share_add(
 
 @_share.command("remove")
 def share_remove(person: _With, window: _Window = None, of: _Of = OWNER_NAME, data: Data = None) -> None:
-    """Take it back. What of it woke up in their windows leaves them."""
+    """Stop sharing. Chunks of it that were resurrected in their windows are removed there."""
     with _opened(data) as (store, people):
         if not people.unshare(_id_of(store, window), person, owner=of):
             raise BadInput("That was not shared. To see what is: halo-weave share list")
@@ -107,7 +107,7 @@ def share_remove(person: _With, window: _Window = None, of: _Of = OWNER_NAME, da
 
 @_share.command("list")
 def share_list(data: Data = None, as_json: Json = False) -> None:
-    """What is shared with whom."""
+    """List what is shared with whom."""
     with _opened(data, change=False) as (_, people):
         shares = people.shares()
     if as_json:

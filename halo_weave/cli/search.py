@@ -13,7 +13,7 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from halo_weave.app import calibrate_engine, open_engine
+from halo_weave.app import calibrate_engine, open_engine, open_local_embedder
 from halo_weave.chat.recall_plan import is_related_hit, search_and_plan_recall, tag_filter
 from halo_weave.chat.runtime import effective_settings
 from halo_weave.chat.windows import checked_tags, find_window
@@ -37,7 +37,6 @@ from halo_weave.errors import BadInput
 from halo_weave.models import catalogue
 from halo_weave.paths import index_snapshot_file, related_words_folder
 from halo_weave.search.embedding_worker import reindex as embed_anew
-from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.state_file import remember_embedder
@@ -54,9 +53,9 @@ EmbedderFile = Annotated[
 def open_search(
     store: SqlStore, embedder: str | None, *, writes: bool = False, image: Path | None = None
 ) -> Iterator[MemorySearch]:
-    """Search for one command: it waits until the embedder is open, but not until everything is embedded."""
+    """Open search for one command: wait for the embedder, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder, store.folder)
-    opened = None if chosen == "off" else lambda: open_embedder(chosen)
+    opened = None if chosen == "off" else lambda: open_local_embedder(chosen)
     recall = MemorySearch(store, opened, writes=writes, akin=related_words_folder(), image=image)
     try:
         recall.embedder()
@@ -153,7 +152,7 @@ def search(
 
 
 def _settings(store: SqlStore, window: str | None) -> Settings:
-    """Those of the memory, or of a window in it."""
+    """The settings of the memory, or of a window in it."""
     record = store.window(window) if window else None
     return effective_settings(store, record, configured_settings(read_config()))
 
@@ -161,7 +160,8 @@ def _settings(store: SqlStore, window: str | None) -> Settings:
 def _would_resurrect(
     store: SqlStore, recall: MemorySearch, words: str, budget: int, window: str | None, only: SearchFilter
 ) -> tuple[dict[ChunkKey, RecallHit], RecallPlan]:
-    """As in a turn: by the stored settings, and only what is near enough. In a window, what is live there stays out."""
+    """Plan recall as in a turn: by the stored settings, and only hits that are similar enough. In a window, live chunks
+    are left out."""
     record = store.window(window) if window else None
     hits, plan, _ = search_and_plan_recall(
         words,
@@ -206,7 +206,7 @@ def tag(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tag a chunk. Without --tags: the tags that it has."""
+    """Tag a chunk. Without --tags: show its tags."""
     chunk = ChunkKey.parse(key)
     with open_to_read(data) if tags is None else open_to_change(data) as store:
         store.chunk(chunk)
@@ -220,7 +220,7 @@ def tag(
 
 @app.command()
 def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = False) -> None:
-    """Embed all of memory, anew if the embedder is another one. It can be stopped and run again."""
+    """Embed all of memory again, also with another embedder. It can be stopped and run again."""
     config = read_config()
     folder = folder_of(config, data)
     file = embedder_of(config, embedder, folder)
@@ -231,7 +231,7 @@ def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = Fa
             catalogue.ensure(catalogue.DEFAULT_EMBEDDER, lambda what, done, total: getting(done, total))
     with (
         open_to_change(data) as store,
-        open_embedder(file) as made,
+        open_local_embedder(file) as made,
         counted_progress("Embedding") as embedding,
     ):
         generation = embed_anew(store, made, now=now, progress=embedding)
@@ -244,7 +244,7 @@ def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = Fa
 
 @app.command()
 def calibrate(data: Data = None, model: Model = None, as_json: Json = False) -> None:
-    """Find out anew which heads of a model look at what its words are taken from."""
+    """Recalibrate the model's retrieval heads."""
     options = options_of(read_config(), data=data, model=model, embedder="off")
     with progress_bar() as telling, closing(open_engine(options, telling)) as engine:
         found, name = calibrate_engine(options, engine, telling, force=True), engine.info.name
@@ -275,7 +275,7 @@ def why(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """What happened to a chunk, which replies used it, and what the reply that it belongs to used."""
+    """Show the history of a chunk, which replies used it, and what its own reply used."""
     named = ChunkKey.parse(key)
     with open_to_read(data) as store:
         record, history = store.chunk(named), store.history(key=named)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from halo_weave.server.service import Service
 
 
-HOST, PORT = "127.0.0.1", 4256  # "HALO" on a keypad
+HOST, PORT = "127.0.0.1", 4256  # "HALO" on a telephone keypad
 
 Host = Annotated[str | None, typer.Option("--host", help=f"Address to listen on. Default: {HOST}.")]
 Port = Annotated[
@@ -100,7 +100,7 @@ def serve(
 
 
 def _attend(service: Service, server: Server, options: Options, console: Console) -> None:
-    """Wait until the system is assembled, and say so if it fails. A --model that cannot be used ends the server."""
+    """Wait until the system is built, and report a failure. A --model that cannot be used ends the server."""
     service.begin().join()
     if service.failure is None:
         return

@@ -16,19 +16,18 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from halo_weave.app import move_memory, open_store
+from halo_weave.app import clear_cache, move_memory, open_store
 from halo_weave.chat.capture import drop_captures
 from halo_weave.chat.export import ExportFormat, export_conversations
 from halo_weave.chat.windows import checked_tags, find_window, window_name
 from halo_weave.cli.app import Data, Json, Yes, app, folder_of, memory_place, progress_bar
 from halo_weave.cli.terminal import json_line, plain, with_count
 from halo_weave.config import read_config
-from halo_weave.engines.llama.cache_files import clear_disk
 from halo_weave.errors import BadInput, StoreCorrupt
-from halo_weave.paths import captures_folder, index_snapshot_file, kv_cache_folder
+from halo_weave.paths import captures_folder, index_snapshot_file
 from halo_weave.search.embedding_worker import is_outdated
 from halo_weave.search.index_snapshot import delete_snapshot
-from halo_weave.store.records import ExportFilter, VerifyFinding, WindowRecord, WindowStats
+from halo_weave.store.records import ExportFilter, VerifyFinding, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
 LAST_TURN = 2**63 - 1
@@ -40,23 +39,23 @@ def now() -> datetime:
 
 
 def open_or_create(data: Path | None) -> SqlStore:
-    """For commands that make a memory where none is."""
+    """Open the memory for a command that may create it."""
     return open_store(memory_place(data))
 
 
 def open_to_read(data: Path | None) -> SqlStore:
-    """For commands that change nothing; they work on a read-only disk, too."""
+    """Open the memory for a command that changes nothing; also works on a read-only disk."""
     return open_store(memory_place(data), read_only=True)
 
 
 def open_to_change(data: Path | None) -> SqlStore:
-    """For commands that change what is there: where nothing is, they make no memory."""
+    """Open an existing memory for a command that changes it."""
     open_to_read(data).close()
     return open_or_create(data)
 
 
 def to_json(value: Any) -> Any:
-    """A record as JSON: ids that count up for ever as text, times in ISO form."""
+    """A record as JSON: ids as text, times in ISO format."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, datetime):
@@ -68,18 +67,12 @@ def to_json(value: Any) -> Any:
     return value
 
 
-def _stats_json(stats: WindowStats) -> dict[str, Any]:
-    shown: dict[str, Any] = to_json(stats)
-    shown["pruned_chunks"] = shown.pop("asleep_chunks")
-    return shown
-
-
 def print_json(value: Any) -> None:
     typer.echo(json_line(to_json(value)))
 
 
 def print_result(as_json: bool, value: Any, sentence: str) -> None:
-    """What a command did, as JSON or as a sentence."""
+    """Print the result of a command, as JSON or as a sentence."""
     if as_json:
         print_json(value)
     else:
@@ -93,14 +86,14 @@ def _print_written(as_json: bool, target: Path, done: str) -> None:
 
 @contextmanager
 def counted_progress(title: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on the error stream; a total of 0 means that the end is not known."""
+    """A progress bar on the error stream; a total of 0 means unknown."""
     with progress_bar(counts=True) as tell:
         tell(title, 0, 0)
         yield lambda done, total: tell(title, done, total)
 
 
 def _moment_of(text: str | None, option: str) -> datetime | None:
-    """A date or a time; without a zone, the computer's own."""
+    """A date or a time; without a zone, in the computer's own."""
     if text is None:
         return None
     try:
@@ -113,7 +106,7 @@ def _moment_of(text: str | None, option: str) -> datetime | None:
 
 @app.command()
 def status(data: Data = None, as_json: Json = False) -> None:
-    """What the memory holds."""
+    """Show what the memory holds."""
     with open_to_read(data) as store:
         stats = store.stats()
         place = store.place
@@ -154,7 +147,7 @@ def windows(
     tag: Annotated[str | None, typer.Option(help="Only windows with this tag.")] = None,
     as_json: Json = False,
 ) -> None:
-    """The windows, and how much is live and asleep in each; pinned ones first."""
+    """List the windows with their live and pruned chunks, pinned windows first."""
     with open_to_read(data) as store:
         listed = [
             window
@@ -167,7 +160,7 @@ def windows(
         print_json(
             {
                 "windows": [
-                    {**to_json(item.window), **_stats_json(item), "window": item.window.id} for item in found
+                    {**to_json(item.window), **to_json(item), "window": item.window.id} for item in found
                 ]
             }
         )
@@ -182,7 +175,7 @@ def windows(
             plain(_marked(item.window)),
             *([plain(", ".join(item.window.tags))] if tagged else []),
             with_count(item.live_tokens, "token"),
-            with_count(item.asleep_chunks, "chunk"),
+            with_count(item.pruned_chunks, "chunk"),
             with_count(item.said_tokens, "token"),
             item.window.created.astimezone().strftime("%Y-%m-%d"),
         )
@@ -190,7 +183,7 @@ def windows(
 
 
 def _marked(window: WindowRecord) -> str:
-    """A window's name with what is special about it."""
+    """A window's name with its marks: pinned, archived, private."""
     marks = {"pinned": window.pinned, "archived": window.archived, "deleted": window.deleted}
     told = [mark for mark, holds in marks.items() if holds]
     return f"{window.name} ({', '.join(told)})" if told else window.name
@@ -211,7 +204,7 @@ def window(
     rename: Annotated[str | None, typer.Option(help="Another name.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Put a window in order: its tags, pin, archive and name. Without options: what they are."""
+    """Change a window's tags, pin, archive and name. Without options: show them."""
     with open_to_change(data) as store:
         found = find_window(store.windows(), name)
         if (tags, pin, archive, rename) != (None, None, None, None):
@@ -302,9 +295,9 @@ def _import_memory(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Add the conversations in a file, whichever program wrote it. What is here already stays as it is.
+    """Import the conversations in a file. What is stored already stays unchanged.
 
-    Known are exports of Halo Weave, ChatGPT, Claude, SillyTavern, Open WebUI, KoboldAI Lite, LM Studio, Jan and
+    Known formats: Halo Weave, ChatGPT, Claude, SillyTavern, Open WebUI, KoboldAI Lite, LM Studio, Jan,
     text-generation-webui, and character cards (JSON or PNG). Importing again adds only what is new.
     """
     with open_or_create(data) as store, counted_progress("Importing") as progress:
@@ -330,7 +323,7 @@ def _import_memory(
 
 @app.command()
 def backup(target: Target, data: Data = None, as_json: Json = False) -> None:
-    """Copy the memory as it is at this moment, while it is in use."""
+    """Copy the memory as it is now, also while it is in use."""
     with open_to_read(data) as store, counted_progress("Copying pages") as progress:
         store.backup(target, progress=progress)
     _print_written(as_json, target, "Backed up")
@@ -344,7 +337,7 @@ def verify(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Check the memory's file, ids, ranges and indexes against the record."""
+    """Check the memory: its file, ids, ranges and indexes."""
     try:
         with (
             open_to_change(data) if repair else open_to_read(data) as store,
@@ -376,10 +369,10 @@ def _move_memory(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Copy the memory into another store, compare every row, and leave this one as it is.
+    """Copy the memory into another store, compare every row, and leave this one unchanged.
 
-    There must be no memory yet where it goes. End other programs that use it first. What was broken off goes on when it
-    is repeated.
+    The target must have no memory yet. End other programs that use the memory first. An interrupted move continues when
+    it is repeated.
     """
     place = memory_place(data)
     target: Path | str = to if "://" in to else Path(to).expanduser()
@@ -398,7 +391,7 @@ def _move_memory(
 
 @app.command()
 def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
-    """Wipe everything that was said and kept. It cannot be undone."""
+    """Delete everything that was said and saved. This cannot be undone."""
     with open_to_change(data) as store:
         stats = store.stats()
         if not yes:
@@ -412,7 +405,7 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
         store.clear(confirm=True)
     folder = folder_of(read_config(), data)
     delete_snapshot(index_snapshot_file(folder))
-    clear_disk(kv_cache_folder(folder))
+    clear_cache(folder)
     drop_captures(captures_folder(folder), None)
     print_result(as_json, {"cleared_turns": stats.turns, "cleared_tokens": stats.tokens}, "Cleared.")
 
@@ -423,12 +416,12 @@ def _sync_memory(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Join this memory with those of your other devices, through a folder that all of them can reach.
+    """Merge this memory with those of your other devices, through a folder that all of them can reach.
 
-    What is new here is written there as a new file; what others wrote is taken in. When all devices have done so, they
-    have the same conversations, deletions, notes and structured memory. Run it as often as you like, also while the server
-    runs; while a reply is being written it asks you to wait. The files hold all that was said, readable for whoever can
-    read the folder.
+    What is new here is written there as a new file, and the files of the others are imported. When all devices have
+    done so, they have the same conversations, deletions, notes and structured memory. Run it as often as you like, also
+    while the server runs; while a reply is being written, it asks you to wait. The files contain all that was said,
+    readable for everybody who can read the folder.
     """
     with open_or_create(data) as store:
         result = store.sync(folder.expanduser(), now=now())

@@ -43,7 +43,7 @@ Heading = Annotated[str, typer.Argument(metavar="[PATH]", help="A heading; witho
 
 @memory.command("list")
 def _list_memories(path: Heading = "", data: Data = None, as_json: Json = False) -> None:
-    """Show the memory as a tree."""
+    """Show the structured memory as a tree."""
     with open_to_read(data) as store:
         found = StructuredMemory(store).listing(path)
     if as_json:
@@ -61,7 +61,7 @@ def _show_memory(
     snapshot: Annotated[bool, typer.Option("--snapshot", help="With the talk that explains it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show one memory. It does not count as the AI's own access."""
+    """Show one entry. It does not count as an access by the AI."""
     with open_to_read(data) as store:
         entry = StructuredMemory(store).query(path, now=None)
     if as_json:
@@ -88,7 +88,7 @@ def _find_memories(
     embedder: EmbedderFile = None,
     as_json: Json = False,
 ) -> None:
-    """Find memories by their meaning, their words and their age."""
+    """Find entries by meaning, words and age."""
     with open_to_read(data) as store, _remembering(store, embedder) as tree:
         matches = tree.query_heading(under, query, now=now(), recency_bias=recency_bias)
     if as_json:
@@ -115,7 +115,7 @@ def _save_memory(
     embedder: EmbedderFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make a memory or a new version of it, with the talk that explains it. Older versions are kept."""
+    """Save an entry or a new version of it, with the chunks that explain it. Older versions are kept."""
     with open_or_create(data) as store, _remembering(store, embedder, writes=True) as tree:
         saved = tree.save(path, _value_of(content), now=now(), context_tokens=context_tokens)
     kept = f"chunks kept with it: {len(saved.snapshot)}"
@@ -132,22 +132,22 @@ def _inject_memory(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Wake up the talk that explains a memory in a window, at its places. The dimmest make room."""
+    """Resurrect the chunks that explain an entry in a window. The dimmest chunks are pruned to make room."""
     with progress_bar() as telling:
         weave = build_weave(options_of(read_config(), data=data, model=model, embedder="off"), telling)
     with closing(weave):
         done = weave.memory_tools.inject(weave.windows.find(window).id, path)
-    woken, slept = done.woken, done.slept
-    cost = sum(one.cost for one in woken)
-    made_room = f" {with_count(len(slept), 'dimmer one')} fell asleep to make room." if slept else ""
+    resurrected, pruned = done.resurrected, done.pruned
+    cost = sum(one.cost for one in resurrected)
+    made_room = f" {with_count(len(pruned), 'dimmer one')} fell asleep to make room." if pruned else ""
     print_result(
         as_json,
         {
-            "resurrected": [str(one.key) for one in woken],
+            "resurrected": [str(one.key) for one in resurrected],
             "cost": cost,
-            "pruned": [str(one.key) for one in slept],
+            "pruned": [str(one.key) for one in pruned],
         },
-        f"Woke {with_count(len(woken), 'chunk')}, {with_count(cost, 'token')}.{made_room}",
+        f"Woke {with_count(len(resurrected), 'chunk')}, {with_count(cost, 'token')}.{made_room}",
     )
 
 
@@ -159,7 +159,7 @@ def _delete_memory(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Delete a memory. Its versions stay in its history."""
+    """Delete an entry. Its versions stay in its history."""
     with open_to_change(data) as store:
         tree = StructuredMemory(store)
         count = tree.listing(path).entries if recursive else 1
@@ -171,7 +171,7 @@ def _delete_memory(
 
 @memory.command("history")
 def _show_history(path: PathOf, data: Data = None, as_json: Json = False) -> None:
-    """Show all versions of a memory, the newest first; also of a deleted one."""
+    """Show all versions of an entry, newest first; also of a deleted one."""
     with open_to_read(data) as store:
         versions = StructuredMemory(store).history(path)
     if as_json:
@@ -217,13 +217,13 @@ def notes(
 def _remembering(
     store: SqlStore, embedder: str | None, *, writes: bool = False
 ) -> Iterator[StructuredMemory]:
-    """The memory as the AI has it: found by meaning, and kept with the talk that explains it."""
+    """The structured memory as the AI has it: with search by meaning and snapshots."""
     with open_search(store, embedder, writes=writes) as recall:
         yield StructuredMemory(store, search=snapshot_search(store, recall), embedder=recall.embedder)
 
 
 def _value_of(text: str) -> Any:
-    """JSON if it is some, else text."""
+    """The text as JSON if it is valid, else as text."""
     if text == "-":
         if sys.stdin is None:
             raise BadInput("Standard input is closed, so nothing can be read from it.")
@@ -252,7 +252,7 @@ def _add_branch(branch: HeadingNode, node: Tree) -> Tree:
 
 
 def _labelled(branch: HeadingNode, name: str) -> Text:
-    """With its version and day, if an entry stands there."""
+    """The heading, with version and day if it is an entry."""
     label = plain(name)
     if branch.version and branch.modified:
         label.append(f"  version {branch.version}, {branch.modified.astimezone():%Y-%m-%d}", style="dim")

@@ -16,7 +16,7 @@ from halo_weave.core.tokens import Brightness, Tokens
 DIM, MEDIUM, BRIGHT = (100, 90, 40), (200, 180, 80), (255, 220, 100)
 GROUND = (70, 60, 20), (128, 110, 50)  # behind the brightest tokens, from faint to strong
 TOP = 0.8  # of the range: above it a token stands out by itself
-# Control characters but line breaks and tabs, those of 8 bits too, and the marks that turn the direction of text.
+# Control characters except line breaks and tabs, also 8-bit ones, and characters that change the direction of text.
 CONTROL_CHARACTERS = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"
 )
@@ -24,7 +24,7 @@ TOOL = Style(color="#4ecdc4")
 
 
 def _share(value: float, low: float, high: float) -> float:
-    """Where a brightness stands between the smallest and the largest."""
+    """Where a brightness lies between the smallest and the largest, from 0 to 1."""
     return 1.0 if high <= low else min(1.0, max(0.0, (value - low) / (high - low)))
 
 
@@ -34,13 +34,13 @@ def _between(start: tuple[int, int, int], stop: tuple[int, int, int], at: float)
 
 
 def _chunk_style(peak: float) -> Style:
-    """A chunk's text, by the share of its peak: dim olive, yellow, gold."""
+    """The style of a chunk's text by its brightness: dim olive, yellow, gold."""
     colour = _between(DIM, MEDIUM, peak * 2) if peak < 0.5 else _between(MEDIUM, BRIGHT, peak * 2 - 1)
     return Style(color=colour)
 
 
 def _token_style(at: float) -> Style | None:
-    """The top fifth of the range has a background."""
+    """The style of a token: the top fifth of the range has a background."""
     if at < TOP:
         return None
     return Style(color="white", bgcolor=_between(*GROUND, (at - TOP) / (1 - TOP)))
@@ -49,7 +49,7 @@ def _token_style(at: float) -> Style | None:
 def coloured_chunk(
     tokens: Tokens, brightness: Brightness, low: float, high: float, *, tool: bool = False
 ) -> Text:
-    """A chunk in its colours. In a flat range nothing stands out."""
+    """A chunk in its colours. If all brightness is about equal, nothing stands out."""
     text = Text(style=TOOL if tool else _chunk_style(_share(float(brightness.max()), low, high)))
     for word, value in zip(tokens.spelled(), brightness.tolist(), strict=True):
         text.append(printable(word), _token_style(_share(value, low, high)) if high > low else None)
@@ -57,18 +57,18 @@ def coloured_chunk(
 
 
 def printable(text: str) -> str:
-    """Text that cannot steer the terminal: what could becomes a sign."""
+    """Text that cannot control the terminal: control characters become visible symbols."""
     return CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def json_line(value: Any) -> str:
-    """JSON that cannot steer the terminal either: what could is escaped, and means the same."""
+    """JSON that cannot control the terminal: control characters are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     return CONTROL_CHARACTERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def plain(text: str, style: str | Style = "") -> Text:
-    """Text of others as it is: nothing in it steers the terminal, and brackets are no markup."""
+    """Text of others, unchanged: it cannot control the terminal, and brackets are not markup."""
     return Text(printable(text), style)
 
 
@@ -84,5 +84,5 @@ def with_count(count: int, noun: str, many: str = "") -> str:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes as people read them."""
+    """Bytes in a readable unit."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -14,23 +14,23 @@ from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Chunk, ChunkKey
 
 MAX_SOURCES = 16  # kept of each token of a reply
-MIN_SHARE = 0.01  # of a token; what is less is not kept
+MIN_SHARE = 0.01  # least share of a source of a token
 TINY = 1e-6
 
 
 class ChunkShare(NamedTuple):
-    """How much of a reply came from a chunk."""
+    """How much of a reply came from one chunk."""
 
     key: ChunkKey
-    start: int  # position of the tokens that `TokenSource.offset` counts from
+    start: int  # position that `TokenSource.offset` counts from
     share: float
 
 
 class TokenSource(NamedTuple):
     """A token that one token of a reply came from."""
 
-    place: int  # of the chunk in `ReplyUse.chunks`
-    offset: int  # of the token within it
+    place: int  # index of the chunk in `Attribution.chunks`
+    offset: int  # index of the token in the chunk
     share: float
 
 
@@ -39,15 +39,16 @@ class Attribution:
     """How much of a reply came from each earlier chunk. These shares and `nothing` add up to 1."""
 
     chunks: tuple[ChunkShare, ...]  # largest share first
-    nothing: float  # came from nothing in particular or from the reply itself
-    tokens: tuple[tuple[TokenSource, ...], ...]  # of each token of the reply, strongest first
+    nothing: float  # share that came from no chunk in particular or from the reply itself
+    tokens: tuple[tuple[TokenSource, ...], ...]  # sources of each token of the reply, strongest first
     start: int | None = None  # position of the reply's first token
 
 
 def capture_for_attribution(capture: Capture, calibration: Calibration) -> Capture:
-    """What must be read for use, beside what a strategy reads: rows of the retrieval heads.
+    """The attention that attribution needs in addition to the strategy: rows of the retrieval heads.
 
-    Without such heads the question's rows are read too: they tell what each token gets anyway.
+    Without retrieval heads, the rows of the question are read, too: they show how much attention each token gets
+    whatever is generated.
     """
     if not capture.reply:
         capture = replace(capture, reply=True, layers=None, heads=None, pairs=calibration.pairs or None)
@@ -61,10 +62,11 @@ def capture_for_attribution(capture: Capture, calibration: Calibration) -> Captu
 def shares_before(
     row: AttentionRow, before: int, calibration: Calibration, usual: Floats | None = None
 ) -> tuple[Floats, float]:
-    """(before,) what of a row's attention each of the first tokens got, adding up to 1; and how much that was of all.
+    """(before,) how much of a row's attention each of the first tokens got, adding up to 1; and how much that was of
+    all.
 
-    By the retrieval heads, each normalised on its own. Without heads by the row's own shares, less what each token
-    gets anyway (`usual`).
+    With retrieval heads, each head is normalised on its own. Without them, the row's own shares minus the attention
+    that each token gets anyway (`usual`).
     """
     if _has_heads(row, calibration):
         return _shares_by_heads(row, 0, before, calibration)
@@ -82,10 +84,10 @@ def _has_heads(row: AttentionRow, calibration: Calibration) -> bool:
 def _shares_by_heads(
     row: AttentionRow, start: int, stop: int, calibration: Calibration
 ) -> tuple[Floats, float]:
-    """What the tokens from `start` up to `stop` got, adding up to 1; and how much that was of all."""
+    """How much the tokens from `start` to `stop` got, adding up to 1; and how much that was of all."""
     assert row.raw is not None
     weights = np.array(calibration.weights, np.float32)
-    # Others may come after them. In one piece, so that the sums are the same wherever the row lies in memory.
+    # A copy, so that the sums do not depend on where the row lies in memory.
     seen = np.ascontiguousarray(row.raw[: len(weights), start:stop])
     sums = seen.sum(axis=1)
     return (weights / np.maximum(sums, TINY)) @ seen, float(weights @ sums)
@@ -104,20 +106,22 @@ class AttributionTracker:
     def __init__(self, calibration: Calibration, *, include_question: bool = False) -> None:
         self.calibration = calibration
         self._include_question = include_question and bool(calibration.heads)
-        self._question_shares = np.zeros(0)  # of the question's chunks, not in `_question_sums` yet
+        self._question_shares = np.zeros(
+            0
+        )  # rows over the question's chunks that are not in `_question_sums` yet
         self._question_sums: defaultdict[ChunkKey, float] = defaultdict(float)
         self._question_mass = 0.0
         self._usual: Floats | None = None
         self._sums: defaultdict[ChunkKey, float] = defaultdict(float)
         self._starts: dict[ChunkKey, int] = {}
-        self._chunks: Sequence[Chunk] = ()  # those that are live, until others are
-        self._offsets = np.zeros(1, np.int64)  # where their tokens begin
-        self._shares = np.zeros(0)  # of those before the exchange, not in `_sums` yet
+        self._chunks: Sequence[Chunk] = ()  # the live chunks that `_sums` belongs to
+        self._offsets = np.zeros(1, np.int64)  # where the tokens of each begin
+        self._shares = np.zeros(0)  # rows over the chunks before the exchange that are not in `_sums` yet
         self._looked = 0
         self._mass = 0.0
         self._opening: AttentionRow | None = None  # the row that chose the first token
         self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
-        self.token_use: Floats = np.zeros(0, np.float32)  # by earlier token, its part in the reply so far
+        self.token_use: Floats = np.zeros(0, np.float32)  # share of each earlier token in the reply so far
 
     def observe_prefill(self, rows: Sequence[AttentionRow], before: int) -> None:
         """Prefill is done: without retrieval heads, note how much attention each earlier token gets whatever is generated."""
@@ -146,7 +150,7 @@ class AttributionTracker:
                 sum(chunk.key.turn_id == exchange for chunk in chunks) if self._include_question else 0
             )
             self._question_shares = np.zeros(from_question)
-        self._offsets = offsets  # also of a token that nothing is known of: the last row may come next
+        self._offsets = offsets  # also for a token without a row: the last row may come next
         if row is None or row.tokens.size < int(offsets[len(self._shares)]):
             return
         if place == 0:
@@ -165,7 +169,8 @@ class AttributionTracker:
             self._tokens[0], self._opening = sources, None
 
     def whole(self, start: int | None = None) -> Attribution:
-        """The use of the whole reply. Chunks below `LEAST_SHARE` of it are listed only if a token came from them."""
+        """The attribution of the whole reply. Chunks below `LEAST_SHARE` are listed only if they are a source of a
+        token."""
         opening, self._opening = self._opening, None
         if opening is not None and opening.tokens.size >= int(self._offsets[len(self._shares)]):
             self._tokens[0] = self._look(opening)
@@ -191,7 +196,7 @@ class AttributionTracker:
         )
 
     def _look(self, row: AttentionRow) -> tuple[tuple[ChunkKey, int, float], ...]:
-        """Count a row; the tokens that it looked at most."""
+        """Count a row. Returns the tokens with the most attention."""
         self._looked += 1
         count = len(self._shares)
         before = int(self._offsets[count])
@@ -205,11 +210,11 @@ class AttributionTracker:
         given = shares * np.float32(mass)
         self.token_use = (
             self.token_use + given if len(self.token_use) == before else given
-        )  # after a resurrection the sum begins again
+        )  # after a resurrection the sums start again
         return tuple(_strongest(np.concatenate([given, from_question]), self._chunks, self._offsets))
 
     def _look_at_question(self, row: AttentionRow, first: int) -> Floats:
-        """Count what a row took from the question, whose chunks begin at a place; what each of its tokens gave."""
+        """Count a row's attention to the question's tokens, and return it by token."""
         count = len(self._question_shares)
         if not count or not _has_heads(row, self.calibration):
             return np.zeros(0, np.float32)
@@ -222,7 +227,7 @@ class AttributionTracker:
         return shares * np.float32(mass)
 
     def _add_up(self) -> None:
-        """Note by chunk what was added up by place."""
+        """Move the sums by index to the sums by chunk."""
         for chunk, share in zip(self._chunks, self._shares.tolist(), strict=False):
             self._sums[chunk.key] += share
             self._starts[chunk.key] = chunk.start
@@ -238,7 +243,7 @@ class AttributionTracker:
 def _strongest(
     shares: Floats, chunks: Sequence[Chunk], offsets: Offsets
 ) -> list[tuple[ChunkKey, int, float]]:
-    """Chunk, offset within it and share of the tokens that were looked at most."""
+    """Chunk, offset and share of the tokens with the most attention."""
     (there,) = (shares >= MIN_SHARE).nonzero()
     there = there[np.argsort(-shares[there], kind="stable")[:MAX_SOURCES]]
     found = []

@@ -24,12 +24,12 @@ Floats = npt.NDArray[np.float32]
 Offsets = npt.NDArray[np.int64]
 PairPruning = Literal[
     "apart", "brighter", "dimmer"
-]  # a question and its answer: each by itself, or both by one of them
+]  # how a question and its answer are pruned: each alone, or together by one of them
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Which attention is read, and how layers and heads become one row. Chosen for each generation."""
+    """Which attention is read, and how layers and heads are combined to one row. Chosen for each generation."""
 
     layers: tuple[int, ...] | None = None  # None: all
     heads: tuple[int, ...] | None = None  # None: all
@@ -37,12 +37,14 @@ class Capture:
     combine: Literal["mean", "max"] = "mean"
     reply: bool = True  # a row for each generated token
     reading: bool = False  # rows of the user turn's tokens while they are read
-    reading_surprisal: bool = False  # how little each of those was expected; of the reply it is always known
+    reading_surprisal: bool = (
+        False  # the surprisal of each of those tokens; that of the reply is always captured
+    )
     raw: bool = False  # with each row also those of the chosen pairs: `AttentionRow.raw`
-    raw_pairs: tuple[tuple[int, int], ...] | None = None  # only those of these; None: of all chosen ones
+    raw_pairs: tuple[tuple[int, int], ...] | None = None  # only pairs among these; None: all chosen ones
 
     def chosen(self, layers: int, heads: int) -> list[tuple[int, int]]:
-        """The (layer, head) pairs that are read of a model with so many."""
+        """The (layer, head) pairs to read, for a model with so many layers and heads."""
         if self.pairs is not None and (self.layers is not None or self.heads is not None):
             raise BadInput("Choose either pairs of layer and head, or layers and heads.")
         pairs = list(
@@ -67,13 +69,13 @@ class Capture:
         return pairs
 
     def chosen_raw(self, layers: int, heads: int) -> list[tuple[int, int]]:
-        """The (layer, head) pairs whose rows come one by one, in their order."""
+        """The (layer, head) pairs whose single rows are read, in order."""
         pairs = self.chosen(layers, heads)
         return pairs if self.raw_pairs is None else list(self.raw_pairs)
 
 
 class RowFault(StrEnum):
-    """Why an attention row was not used. The row changes nothing and the fault is counted."""
+    """Why an attention row was not used. Such a row changes nothing; it is counted."""
 
     MISSING = "missing"
     EMPTY = "empty"
@@ -87,7 +89,7 @@ class RowFault(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionRow:
-    """What one token looked at: each live token's share, and what frames and system prompt took."""
+    """The attention of one token: the share of each live token, and what frames and system prompt got."""
 
     tokens: Floats  # (live tokens,), in time order
     frames: float = 0.0  # share of all frame tokens together
@@ -98,13 +100,15 @@ class AttentionRow:
     raw: Floats | None = None  # (pairs, live tokens) as `Capture.chosen_raw` orders them; when asked for
 
     def fault(self, live: int) -> RowFault | None:
-        """What makes the row unusable for a window of `live` tokens, if anything."""
+        """Why the row cannot be used for a window of `live` tokens; None: it can."""
         if self.tokens.ndim != 1 or not self.tokens.size:
             return RowFault.EMPTY
         if self.tokens.size != live:
             return RowFault.SHORT if self.tokens.size < live else RowFault.LONG
         with np.errstate(invalid="ignore"):
-            total = float(np.einsum("i->", self.tokens)) + self.frames + self.system  # thrice as fast as sum
+            total = (
+                float(np.einsum("i->", self.tokens)) + self.frames + self.system
+            )  # three times as fast as sum
         if not np.isfinite(total):
             return RowFault.NOT_FINITE
         if self.tokens.min() < 0 or min(self.frames, self.system) < 0:
@@ -127,7 +131,7 @@ class AttentionRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenBrightness:
-    """What a strategy keeps of each token: its brightness, and further numbers if the strategy has traces."""
+    """What a strategy keeps for each token: its brightness, and its traces if the strategy has any."""
 
     brightness: Brightness  # (n,)
     traces: Floats | None = None  # (traces of the strategy, n); None where it has none
@@ -135,15 +139,16 @@ class TokenBrightness:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StrategyInput:
-    """The window as a strategy sees it. Views of the window's own arrays: not to be changed, not to be kept."""
+    """The window as a strategy sees it. The arrays are views of the window's own: a strategy must neither change nor
+    keep them."""
 
-    light: TokenBrightness  # of all live tokens, the reply in progress last
-    chunks: Sequence[Chunk]  # in time order; the reply in progress is none yet
+    light: TokenBrightness  # brightness of all live tokens, the reply in progress last
+    chunks: Sequence[Chunk]  # in order of time, without the reply in progress
     offsets: Offsets  # (chunks + 1,), where each chunk's tokens begin
-    ages: npt.NDArray[np.int64]  # (chunks,), in turns; 0 is the newest
+    ages: npt.NDArray[np.int64]  # (chunks,) age in turns; 0 is the newest
     scored: int  # tokens before this index are scored; the current turn lies after it
-    # What the strategy noted of these chunks, to find it again with the next row. Empty once others than the strategy
-    # have changed the chunks or their traces.
+    # Values that the strategy keeps for these chunks from row to row. Emptied when something other than the strategy
+    # changes the chunks or their traces.
     noted: dict[str, Any] = field(default_factory=dict)
 
 
@@ -155,11 +160,13 @@ class Strategy(ABC):
     own settings; a field with the name of a general setting takes its value.
     """
 
-    traces: ClassVar[tuple[str, ...]] = ()  # names of the numbers kept of each token beside its brightness
+    traces: ClassVar[
+        tuple[str, ...]
+    ] = ()  # names of the values that are kept for each token beside its brightness
     pairs: ClassVar[PairPruning] = "apart"
     ignores: ClassVar[
         Mapping[str, str]
-    ] = {}  # general settings that do not change what falls asleep, and why
+    ] = {}  # general settings that have no effect on what is pruned, and why
 
     initial_brightness: float = INITIAL_BRIGHTNESS
     brightness_cap: float = INITIAL_BRIGHTNESS
@@ -171,37 +178,37 @@ class Strategy(ABC):
         return Capture()
 
     def born(self, surprisal: Floats) -> TokenBrightness:
-        """New tokens; their surprisal in nats is NaN where it is not known (yet)."""
+        """Brightness of new tokens. Their surprisal in nats is NaN where it is not known yet."""
         shape = (len(self.traces), len(surprisal))
         traces = np.full(shape, np.nan, np.float32) if self.traces else None
         return TokenBrightness(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
     @abstractmethod
     def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        """All live tokens after one row, which has been checked."""
+        """Brightness of all live tokens after one row. The row has been checked."""
 
     def after_reading(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness | None:
-        """All live tokens after the user turn was read, if `capture.reading`; None changes nothing.
+        """Brightness of all live tokens after the user's turn was read, if `capture.reading`; None changes nothing.
 
         Each row covers the tokens up to its own; the user's turn is the newest.
         """
         return None
 
     def after_reply(self, sight: StrategyInput) -> TokenBrightness | None:
-        """All live tokens after a whole reply, which is the newest chunks now; None changes nothing."""
+        """Brightness of all live tokens after a reply, whose chunks are the newest; None changes nothing."""
         return None
 
     def parts_of(self, traces: Floats | None) -> dict[str, float]:
-        """What a chunk's brightness is made of, for those who ask why: from the traces of its tokens."""
+        """The parts of a chunk's brightness, computed from the traces of its tokens; shown by "Why?"."""
         return {}
 
     def of_chunks(self, sight: StrategyInput) -> Floats:
-        """(chunks,) brightness of whole chunks: the lowest falls asleep first, infinite ones never."""
+        """(chunks,) brightness of whole chunks: the lowest is pruned first, infinite ones never."""
         return peaks(sight.light.brightness, sight.offsets)
 
 
 def peaks(values: Floats, offsets: Offsets) -> Floats:
-    """(chunks,) the highest value of each chunk: one bright token keeps a whole chunk awake."""
+    """(chunks,) the highest value of each chunk: one bright token keeps a whole chunk live."""
     if len(offsets) < 2:
         return np.zeros(0, np.float32)
     return np.maximum.reduceat(values[: offsets[-1]], offsets[:-1])
@@ -221,7 +228,7 @@ def resurrected_brightness(
     mean: float,
     initial: float = INITIAL_BRIGHTNESS,
 ) -> Brightness:
-    """Brightness of a chunk that wakes up: what it had, no less than the others have, or as new."""
+    """Brightness of a resurrected chunk: what it had, at least the mean of the others, or as new."""
     if mode == "earned":
         return earned.copy()
     if mode == "hybrid":

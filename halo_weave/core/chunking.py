@@ -1,15 +1,14 @@
-"""Where a chunk ends, decided token by token while the text streams.
+"""Split text into chunks, token by token while it streams.
 
-A chunk may end
-- after a blank line (`\\n\\n`),
-- after a `}` at the start of a line, outside a fence,
-- before the line that opens a fence and after the line that closes it, so that a code block keeps its fences,
+A chunk may end after a blank line, after a `}` at the start of a line outside a fence, before the line that opens a
+fence, and after the line that closes it, so that a code block keeps its fences. It ends there once it has `min_tokens`
+tokens, and only between two tokens that are also two characters: a chunk's text is the exact concatenation of its
+tokens.
 
-once it has `min_tokens` tokens, and only between two tokens that are also two characters: a chunk's text is
-the exact concatenation of its tokens.
+A chunk longer than `max_tokens` is cut again into parts of about equal length: at a line, else after a sentence, else
+between words, else between characters. So every chunk can be resurrected within a small budget.
 
-What is then longer than `max_tokens` is cut again, into parts of about the same length: at a line, else after a
-sentence, else between words, else between characters. So whatever was said can wake up within a small budget.
+Where no model is loaded, placeholder tokens stand for the text until the window tokenizes it.
 """
 
 from __future__ import annotations
@@ -18,18 +17,20 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from halo_weave.core.tokens import Tokens
 from halo_weave.errors import BadSetting
 
 NEWLINE, RETURN, BRACE, BACKTICK, TILDE = b"\n\r}`~"
-FENCE = 3  # marks that make a fence line
+FENCE = 3  # marks that make a fence
 
 
 class Chunker:
-    """Feed it tokens; `ends` are the token counts after which a chunk has ended so far.
+    """Feed it tokens; `ends` are the token counts at which a chunk has ended so far.
 
-    An end may be known up to three tokens late (a fence is recognised at its third mark). Only `finish` takes one
-    back, when what follows it is too short to be a chunk.
+    An end may be known up to three tokens late (a fence is recognised at its third mark). Only `finish` removes one, if
+    the rest after it is too short for a chunk.
     """
 
     def __init__(self, min_tokens: int = 64) -> None:
@@ -37,18 +38,18 @@ class Chunker:
             raise BadSetting(f"min_chunk_tokens is {min_tokens}; a chunk needs at least 1 token.")
         self.min_tokens = min_tokens
         self.ends: list[int] = []
-        self._seen = 0  # tokens fed
-        self._character = 0  # bytes that still belong to the last character
-        self._cut = False  # a boundary was passed and waits for the end of its token and character
-        self._previous = 0  # the byte before, carriage returns left out
+        self._seen = 0  # number of tokens fed
+        self._character = 0  # bytes that the last character still needs
+        self._cut = False  # a boundary waits for the end of its token and character
+        self._previous = 0  # the previous byte, ignoring carriage returns
         self._line = b""  # the line's first three bytes
-        self._line_token = 0  # the token count before the line's first byte's token
-        self._line_starts_clean = True  # and whether that token begins with a whole character
+        self._line_token = 0  # tokens before the one with the line's first byte
+        self._line_starts_clean = True  # whether that token begins with a whole character
         self._mark = 0  # the mark (` or ~) of the open fence, 0 outside
         self._fence_line = False  # this line opens or closes a fence
 
     def feed(self, piece: bytes) -> None:
-        """One more token. An empty piece (a control token) is a token like any other."""
+        """Add a token. An empty piece (a control token) is a token like any other."""
         starts_clean = self._character == 0
         for byte in piece:
             self._step(byte, starts_clean)
@@ -58,7 +59,7 @@ class Chunker:
             self._cut = False
 
     def finish(self) -> list[int]:
-        """All ends, the last one included. A tail that is too short joins the chunk before it."""
+        """All ends, the last one included. A rest that is too short joins the chunk before it."""
         if self._seen > self._last:
             if self.ends and self._seen - self._last < self.min_tokens:
                 self.ends.pop()
@@ -76,7 +77,7 @@ class Chunker:
     def _step(self, byte: int, starts_clean: bool) -> None:
         if self._character and 0x80 <= byte < 0xC0:
             self._character -= 1
-        else:  # a new character; what a broken one lacks is not waited for
+        else:  # a new character; missing bytes of a broken one are not waited for
             self._character = 3 if byte >= 0xF0 else 2 if byte >= 0xE0 else 1 if byte >= 0xC0 else 0
         if byte == RETURN:
             return
@@ -103,7 +104,7 @@ class Chunker:
             self._mark, self._fence_line = 0, True
 
 
-# How good a place is to cut at, by the bytes before it and after it: the better the smaller.
+# How good a place is for a cut, by the bytes before and after it; smaller is better.
 LINE, SENTENCE_END, WORD_END, CHARACTER, NOWHERE = range(5)
 _STOPS = re.compile(rb"(?:[.!?:;][\"')\]]?|\xe3\x80\x82|\xef\xbc\x81|\xef\xbc\x9f)\s*$")
 
@@ -120,12 +121,12 @@ def _quality(before: bytes, after: bytes) -> int:
 
 
 def _parts(pieces: Sequence[bytes], start: int, stop: int, most: int) -> Iterator[int]:
-    """Where the parts of a chunk end that is longer than `most` tokens, the last one included."""
+    """Where the parts of a chunk longer than `most` tokens end, the last one included."""
     while stop - start > most:
         count = stop - start
-        even = count / -(-count // most)  # length of the parts if all were as long
+        even = count / -(-count // most)  # length of the parts if all were equally long
         places = range(start + max(1, int(even / 2)), start + most + 1)
-        # Three more: a character may have four tokens, and a cut inside it would break its text.
+        # Three more: a character may span four tokens, and a cut inside it would break the text.
         places = range(places.start, min(stop, max(places.stop, places.start + 4)))
 
         def worth(at: int, even: float = even, start: int = start) -> tuple[int, float]:
@@ -140,7 +141,7 @@ def _parts(pieces: Sequence[bytes], start: int, stop: int, most: int) -> Iterato
 
 
 def cut(tokens: Tokens, min_tokens: int = 64, max_tokens: int = 256) -> list[Tokens]:
-    """A turn's tokens as its chunks' tokens."""
+    """Cut a turn's tokens into the tokens of its chunks."""
     if max_tokens < 1:
         raise BadSetting(f"max_chunk_tokens is {max_tokens}; a chunk needs at least 1 token.")
     chunker = Chunker(min_tokens)
@@ -153,3 +154,31 @@ def cut(tokens: Tokens, min_tokens: int = 64, max_tokens: int = 256) -> list[Tok
         for end in _parts(pieces, start, stop, max_tokens)
     ]
     return [tokens.part(start, stop) for start, stop in pairwise([0, *ends])]
+
+
+TOKENIZER = "text"  # no model's
+_SMALLEST, LARGEST = 64, 200  # tokens of a chunk, if there are so many
+# Parts of words, and characters of other alphabets.
+_PIECE = re.compile(rb"\s?[!-~]{1,5}|\s?(?:[\xc2-\xdf].|[\xe0-\xef]..|[\xf0-\xf4]...)|\s{1,4}|.", re.S)
+
+
+def count_tokens(parts: Sequence[tuple[str, str]]) -> int:
+    """The number of tokens that `split_into_chunks` makes of these parts."""
+    return sum(len(pieces) for _, pieces in _pieces(parts))
+
+
+def split_into_chunks(parts: Sequence[tuple[str, str]]) -> list[tuple[Tokens, str]]:
+    """The tokens and the tag of each chunk. A part is a kind and a text."""
+    found: list[tuple[Tokens, str]] = []
+    for kind, pieces in _pieces(parts):
+        tokens = Tokens.of(np.zeros(len(pieces), np.int32), pieces)
+        # What is shorter than two chunks is one, and so is what has no line to end a chunk at, unless it is too long.
+        whole = len(tokens) < 2 * _SMALLEST or (b"\n" not in tokens.raw and len(tokens) <= LARGEST)
+        for chunk in [tokens] if whole else cut(tokens, _SMALLEST, LARGEST):
+            found.append((chunk, "" if kind == "answer" else kind))
+    return found
+
+
+def _pieces(parts: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[bytes]]]:
+    for place, (kind, text) in enumerate(parts):
+        yield kind, _PIECE.findall((text if place == len(parts) - 1 else f"{text}\n\n").encode())

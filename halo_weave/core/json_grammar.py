@@ -12,7 +12,7 @@ from halo_weave.errors import BadInput
 
 MAX_DEPTH = 24
 MAX_RULES = 2_000
-MAX_REPETITIONS = 200  # repetitions that are counted
+MAX_REPETITIONS = 200  # most repetitions that are written as a count
 
 _BASE = {
     "ws": '" "?',
@@ -54,7 +54,7 @@ def any_object_grammar() -> str:
 
 
 def grammar_from_schema(schema: Any) -> str:
-    """The grammar of what fits a schema. What it cannot express is refused in a sentence."""
+    """The grammar of JSON values that match a schema. A schema that cannot be expressed is refused."""
     if not isinstance(schema, Mapping):
         raise BadInput('A JSON schema is an object, such as {"type": "object"}.')
     writer = _GrammarWriter(schema)
@@ -62,16 +62,17 @@ def grammar_from_schema(schema: Any) -> str:
 
 
 def until(end: str) -> str:
-    """An expression for any text up to and with this one."""
+    """An expression for any text up to and including this one."""
     first, rest = end[:1], end[1:2]
     body = f"[^{_inside(first)}]" + (f" | {_quoted(first)} [^{_inside(rest)}]" if rest else "")
     return f"({body})* {_quoted(end)}"
 
 
 def grammar_of_one(begin: str, options: Sequence[tuple[str, Any, str]]) -> str:
-    """The grammar of one of several texts after `begin`, an expression: each has a text, what fits a schema, a text.
+    """The grammar of one of several texts after `begin`, an expression: each is a text, a value that matches a schema,
+    a text.
 
-    Where the schema is None, or cannot be expressed, anything may follow the first text, or any object stand there.
+    If the schema is None, anything may follow the first text; if it cannot be expressed, any object may stand there.
     """
     writer = _GrammarWriter({})
     found = []
@@ -85,14 +86,14 @@ class _GrammarWriter:
     def __init__(self, whole: Mapping[str, Any]) -> None:
         self._whole = whole
         self._rules = dict(_BASE)
-        self._references: dict[str, str] = {}  # rules of what is referred to
+        self._references: dict[str, str] = {}  # rules of references
 
     def text(self, root: str, **more: str) -> str:
         rules = {"root": root, **self._rules, **more}
         return "\n".join(f"{name} ::= {body}" for name, body in rules.items()) + "\n"
 
     def loosely(self, schema: Any, name: str) -> str:
-        """A rule for a schema of its own; for one that cannot be expressed, any object."""
+        """A rule for a schema; for one that cannot be expressed, any object."""
         self._whole, self._references = schema, {}
         try:
             return self.rule(schema, name, 0)
@@ -100,7 +101,7 @@ class _GrammarWriter:
             return "object"
 
     def rule(self, schema: Any, name: str, depth: int) -> str:
-        """The name of a rule, or a short expression, for what fits this schema."""
+        """The name of a rule, or a short expression, for values that match this schema."""
         if schema is True or schema == {}:
             return "value"
         if not isinstance(schema, Mapping):
@@ -168,7 +169,7 @@ class _GrammarWriter:
             (key in needed, f'{_literal(key)} ws ":" ws {self.rule(one, self._below(name, key), depth + 1)}')
             for key, one in properties.items()
         ]
-        # In the order of the schema. What is not needed may be left out; a comma stands between what is there.
+        # Members in the order of the schema. Optional ones may be left out; commas separate the others.
         tail = ""
         for i, (must, pair) in reversed(list(enumerate(pairs))):
             first = self._add(f"{name}-m{i}", pair)
@@ -179,7 +180,7 @@ class _GrammarWriter:
         return self._add(name, f'"{{" ws ({begin}) ws "}}"')
 
     def _beginnings(self, name: str, must: list[bool]) -> str:
-        """The member that comes first, and what may follow it: up to the first one that is needed."""
+        """The alternatives for the first member: the optional ones up to the first required one."""
         options = []
         for i, needed in enumerate(must):
             rest = f" {name}-{'r' if must[i + 1] else 'o'}{i + 1}" if i + 1 < len(must) else ""
@@ -239,7 +240,7 @@ class _GrammarWriter:
 
 
 def _literal(value: Any) -> str:
-    """A JSON value as the grammar's own text."""
+    """A JSON value as literal text of the grammar."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if len(text) > 2_000:
         raise BadInput("A value in the JSON schema is too long.")
@@ -247,12 +248,12 @@ def _literal(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as a grammar writes it."""
+    """A quoted text of the grammar."""
     return f'"{"".join(_ESCAPED.get(sign, sign) for sign in text)}"'
 
 
 def _inside(sign: str) -> str:
-    """A character within brackets."""
+    """A character inside brackets."""
     return f"\\{sign}" if sign in "]\\" else _ESCAPED.get(sign, sign)
 
 
@@ -271,7 +272,7 @@ def _times(low: int, high: int | None) -> str:
 
 
 def _integer_bounds(schema: Mapping[str, Any], name: str) -> tuple[int, int]:
-    """The least and the greatest integer that fit; without a bound, the longest one."""
+    """The smallest and the largest allowed integer; without a bound, the longest one."""
     limit = 10**DIGITS - 1
     low, high = -limit, limit
     for key in sorted(schema.keys() & _KNOWN["integer"]):
@@ -292,7 +293,7 @@ def _integers(low: int, high: int) -> str:
     """An expression for the integers from `low` to `high`."""
     parts = [f'"-" ({_integers(max(1, -high), -low)})'] if low < 0 else []
     at = max(0, low)
-    while at <= high:  # the numbers of each length
+    while at <= high:  # numbers of each length
         last = min(high, 10 ** len(str(at)) - 1)
         parts.append(_same_length(str(at), str(last)))
         at = last + 1
@@ -300,7 +301,7 @@ def _integers(low: int, high: int) -> str:
 
 
 def _same_length(low: str, high: str) -> str:
-    """An expression for the numbers from `low` to `high`, which have equally many digits."""
+    """An expression for the numbers from `low` to `high`, which have the same number of digits."""
     rest = len(low) - 1
     if low[1:] == "0" * rest and high[1:] == "9" * rest:
         return f"[{low[0]}-{high[0]}]" + (f" [0-9]{{{rest}}}" if rest else "")

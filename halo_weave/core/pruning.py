@@ -16,20 +16,20 @@ from halo_weave.errors import BadSetting
 
 
 class PruneReason(StrEnum):
-    """Why a chunk falls asleep."""
+    """Why a chunk is pruned."""
 
-    DIMMEST = "dimmest"  # the lowest brightness among what could go
-    OLDEST = "oldest of the dimmest"  # others that could go were as dim, and younger
-    PAIR = "with its pair"  # the anchor of a turn whose question or answer went
+    DIMMEST = "dimmest"  # the lowest brightness of all candidates
+    OLDEST = "oldest of the dimmest"  # others that could be pruned were as dim, and younger
+    PAIR = "with its pair"  # the anchor of a turn whose question or answer was pruned
     USER = "by the user"
     PRIVATE = "stays on this machine"  # it may not be sent where the model runs
-    NO_ROOM = "no room"  # a part of a document that is longer than what the model has room for
-    TURN_OVER = "turn over"  # a thought, or what a tool said: live only while its turn lasts
+    NO_ROOM = "no room"  # a part of a document that does not fit into the model's context
+    TURN_OVER = "turn over"  # a thought or the output of a tool: live only during its turn
 
 
 @dataclass(frozen=True, slots=True)
 class Prune:
-    """One chunk that goes: how bright it was, and how many could have gone in its place."""
+    """One chunk to prune: how bright it was, and how many other candidates there were."""
 
     key: ChunkKey
     tokens: int
@@ -43,9 +43,9 @@ class PrunePlan:
     budget: int
     after: int  # size of the window, frames and system prompt included
     chunks: tuple[Prune, ...]
-    current: frozenset[int] = frozenset()  # turns that could not go
-    kept: frozenset[ChunkKey] = frozenset()  # and chunks
-    goal: int | None = None  # down to which it goes on, if that is less than the budget
+    current: frozenset[int] = frozenset()  # turns that could not be pruned
+    kept: frozenset[ChunkKey] = frozenset()  # chunks that could not be pruned
+    goal: int | None = None  # size at which it stops, if that is less than the budget
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
@@ -53,7 +53,7 @@ class PrunePlan:
 
     @property
     def over(self) -> int:
-        """Tokens above the budget that nothing prunable is left for."""
+        """Tokens over the budget although nothing more can be pruned."""
         return max(0, self.after - self.budget) if self.budget else 0
 
 
@@ -69,9 +69,9 @@ def plan_prune(
 ) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
 
-    Where each prune is dear, those of a window over its budget go on until its size is within the smaller `goal`.
-    Never chosen: chunks of the `current` turns, those to be `kept`, pinned ones, system chunks, protected anchors, those that the
-    window's strategy makes infinitely bright, and, unless `last` is set, the last prunable unit. `pairs`: as the strategy has it if not given.
+    Where each prune is expensive, a window over its budget is pruned down to the smaller `goal`. Never chosen: chunks
+    of the `current` turns, `kept` chunks, pinned ones, system chunks, protected anchors, chunks that the strategy makes
+    infinitely bright, and, unless `last` is set, the last prunable unit. `pairs`: by default as the strategy has it.
     """
     if budget < 0:
         raise BadSetting(f"max_context_tokens is {budget}; use 0 for no pruning, or a positive number.")
@@ -92,7 +92,7 @@ def plan_prune(
 
 
 class _PruneCandidates:
-    """What could go, dimmest first. S0 of a turn is its anchor and goes last, alone or together with its pair."""
+    """The candidates, dimmest first. S0 of a turn is its anchor and is pruned last, alone or together with its pair."""
 
     def __init__(
         self,
@@ -120,9 +120,9 @@ class _PruneCandidates:
             if chunk.answers is not None:
                 self.answers[chunk.answers].add(chunk.key.turn_id)
         self.queue: list[tuple[float, int, int]] = []
-        self.open: set[int] = set()  # places that could go now
-        self.rivals = 0  # how many others could have gone in the last one's place
-        self.why = PruneReason.DIMMEST  # the last one went
+        self.open: set[int] = set()  # indexes of the current candidates
+        self.rivals = 0  # how many others could have been pruned instead of the last one
+        self.why = PruneReason.DIMMEST  # the last chunk of the turn was pruned
         for place in range(len(self.chunks)):
             self.offer(place)
 
@@ -134,10 +134,8 @@ class _PruneCandidates:
             heapq.heappush(self.queue, (bright, self.chunks[unit[0]].start, place))
 
     def unit(self, place: int) -> list[int]:
-        """What would go if this chunk went: itself, with its pair if it is an anchor; nothing if it may not.
-
-        First the one whose brightness decides.
-        """
+        """What would be pruned with this chunk: itself, with its pair if it is an anchor; nothing if it may not be
+        pruned. First the chunk whose brightness decides."""
         chunk = self.chunks[place]
         places = self.partners(place, chunk) if chunk.key.chunk_id == 0 else [place]
         if self.pairs == "brighter":
@@ -145,7 +143,7 @@ class _PruneCandidates:
         return [] if any(self.safe[member] for member in places) else places
 
     def partners(self, place: int, chunk: Chunk) -> list[int]:
-        """An anchor and those that must go with it; nothing while one of their turns has more to lose first."""
+        """An anchor and those that must be pruned with it; nothing while one of their turns has other live chunks."""
         if self.pairs == "apart":
             return [place] if len(self.left[chunk.key.turn_id]) == 1 else []
         if chunk.answers is None:
@@ -162,7 +160,7 @@ class _PruneCandidates:
         return [place, *(p for p in members if p != place)]
 
     def take_dimmest(self) -> list[int]:
-        """The unit of the dimmest prunable chunk goes; nothing if no other would be left, and the last one stays."""
+        """Prune the unit of the dimmest candidate; nothing if it is the last one and that must stay."""
         while self.queue:
             bright, _, place = heapq.heappop(self.queue)
             if place in self.open:
@@ -175,13 +173,13 @@ class _PruneCandidates:
         return []
 
     def as_dim(self, bright: float, unit: Collection[int]) -> bool:
-        """Whether something else that could go is no brighter."""
+        """Whether another candidate is no brighter."""
         while self.queue and (self.queue[0][2] not in self.open or self.queue[0][2] in unit):
             heapq.heappop(self.queue)
         return bool(self.queue) and self.queue[0][0] <= bright
 
     def leave(self, place: int) -> None:
-        """The chunk is gone; its turn's or its pair's anchor may be free now."""
+        """Note that the chunk is pruned; its turn's or its pair's anchor may become a candidate."""
         chunk = self.chunks[place]
         self.open.discard(place)
         self.left[chunk.key.turn_id].discard(place)

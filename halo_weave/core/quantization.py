@@ -11,19 +11,20 @@ MAX_CODE = 127
 
 
 def quantize(vectors: Floats) -> tuple[Codes, Floats]:
-    """(vectors, dimension) as whole numbers from -127 to 127, and what each vector's are multiplied with."""
+    """(vectors, dimension) as whole numbers from -127 to 127, and the scale of each vector."""
     scales = np.abs(vectors).max(axis=1, initial=0).astype(np.float32) / np.float32(MAX_CODE)
     codes = np.rint(vectors / np.where(scales == 0, 1, scales)[:, None]).astype(np.int8)
     return codes, scales
 
 
 def dequantize(codes: Codes, scales: Floats) -> Floats:
-    """What was encoded, to about one part in 250 of its largest number. Encoding it again changes nothing."""
+    """The vectors of quantized ones, to about one part in 250 of their largest number. Quantizing them again changes
+    nothing."""
     return np.asarray(codes.astype(np.float32) * scales[:, None], np.float32)
 
 
 def pack_codes(vectors: Floats) -> bytes:
-    """Scale and numbers of one vector after the other."""
+    """Bytes of the vectors, each as its scale and its numbers."""
     codes, scales = quantize(vectors)
     rows = np.empty(len(vectors), _row(vectors.shape[1]))
     rows["scale"], rows["codes"] = scales, codes
@@ -31,7 +32,7 @@ def pack_codes(vectors: Floats) -> bytes:
 
 
 def unpack_codes(blob: bytes, dimension: int) -> Floats:
-    """(vectors, dimension), as many as there are."""
+    """The inverse of `pack_codes`: (vectors, dimension)."""
     rows = np.frombuffer(blob, _row(dimension))
     return dequantize(rows["codes"].reshape(-1, dimension), rows["scale"])
 

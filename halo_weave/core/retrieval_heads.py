@@ -11,20 +11,20 @@ import numpy.typing as npt
 
 FEWEST, MOST = 4, 16
 MIN_SHARE_OF_BEST = 1 / 3  # a head is taken if its strength is at least this share of the best one's
-MIN_COPYING = 0.1  # what the best head must look at the word it copies with, on average
-MIN_RATIO_TO_MEAN = 3.0  # and so many times as much as heads do on average
+MIN_COPYING = 0.1  # least mean attention of the best head to the token that it copies
+MIN_RATIO_TO_MEAN = 3.0  # and so many times the mean over all heads
 
 Strengths = npt.NDArray[np.float64]  # (layers, heads)
 
 
 class RetrievalHead(NamedTuple):
-    """One head, and what it looked at the right word with, on average."""
+    """One head, and its mean attention to the right token."""
 
     layer: int
     head: int
     copying: float
     needles: float
-    weight: float  # among the chosen ones; they add up to 1
+    weight: float  # weight among the chosen heads; all add up to 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Calibration:
 
     heads: tuple[RetrievalHead, ...] = ()
     sentence: str = "This model was not calibrated."
-    pending: bool = False  # it is being made: what a reply came from is not known until then
+    pending: bool = False  # calibration is running: attribution is unknown until it ends
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
@@ -52,7 +52,7 @@ PENDING = Calibration(
 
 
 def choose_heads(copying: Strengths, needles: Strengths) -> Calibration:
-    """The heads that stand out in both tests together, by the same rule for every model."""
+    """The heads that stand out in both tests, by the same rule for every model."""
     best = float(copying.max())
     if best < MIN_COPYING or best < MIN_RATIO_TO_MEAN * float(copying.mean()):
         return Calibration(

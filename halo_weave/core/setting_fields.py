@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from halo_weave.errors import BadSetting
 
-Day = str  # a setting of this type is a day, such as 2026-05-04
+Day = str  # the type of a setting that is a day, such as 2026-05-04
 
 
 def setting(
@@ -23,10 +23,8 @@ def setting(
     optional: bool = False,
     common: bool = False,
 ) -> Any:
-    """A field with what the page and the docs show of it. Of a text, `high` is how many characters it may have.
-
-    `common`: one of the few that most people change.
-    """
+    """A field with default, range and meaning. For text, `high` is the greatest length. `common`: one of the few
+    settings that most people change."""
     about = {
         "meaning": meaning,
         "group": group,
@@ -44,12 +42,12 @@ def is_setting(one: Field[Any]) -> bool:
 
 
 def description(one: Field[Any]) -> dict[str, Any]:
-    """All that defines a setting. Two with the same description are the same setting."""
+    """Everything that defines a setting. Two settings with the same description are the same."""
     return {"name": one.name, "default": one.default, "type": _kind(one), **one.metadata}
 
 
 def checked_value(one: Field[Any], value: Any) -> Any:
-    """The value in its right type, or a sentence that says what it may be."""
+    """The value in its right type. Raises BadSetting with a sentence that says what is allowed."""
     name, about, kind = one.name, one.metadata, _kind(one)
     if value is None:
         if about["optional"]:

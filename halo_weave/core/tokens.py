@@ -28,7 +28,7 @@ class Role(StrEnum):
 
 
 class ChunkKey(NamedTuple):
-    """A chunk's name, which never changes. `chunk_id` 0 is S0, the turn's anchor."""
+    """The name of a chunk, which never changes. `chunk_id` 0 is S0, the turn's anchor."""
 
     turn_id: int
     chunk_id: int
@@ -45,7 +45,7 @@ class ChunkKey(NamedTuple):
             raise BadInput(f"{text!r} is not a chunk key. A key looks like 12.0.user.")
         if parts[2] not in set(Role):
             raise BadInput(f"{parts[2]!r} is not a role. Use system, user or assistant.")
-        # By their length first: Python does not read thousands of digits.
+        # Checked by length first: Python does not parse thousands of digits.
         if any(len(part) > 40 or int(part) >= ID_LIMIT for part in parts[:2]):
             raise UnknownChunk(f"There is no chunk {text[:80]}: ids end at 2^63.")
         return cls(int(parts[0]), int(parts[1]), Role(parts[2]))
@@ -53,10 +53,8 @@ class ChunkKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """A run of tokens: vocabulary ids and the bytes they stand for.
-
-    A character may be spread over several tokens, so the pieces are bytes; only the whole is text.
-    """
+    """A run of tokens: vocabulary ids and their bytes. A character may span several tokens, so pieces are bytes; only
+    the whole is text."""
 
     ids: Ids  # (n,)
     raw: bytes  # all pieces, joined
@@ -92,10 +90,8 @@ class Tokens:
         return [self.raw[start:stop] for start, stop in pairwise([0, *self.ends.tolist()])]
 
     def spelled(self, *, ended: bool = True) -> list[str]:
-        """Each token's text; a character that is spread over tokens stands with the last of them.
-
-        `ended`: False leaves out a character whose last token is still to come.
-        """
+        """Each token's text; a character that spans tokens is in the last of them. `ended`: False leaves out an
+        incomplete last character."""
         decoder = getincrementaldecoder("utf-8")(errors="replace")
         words = [decoder.decode(piece) for piece in self.pieces()]
         if words and ended:
@@ -103,7 +99,7 @@ class Tokens:
         return words
 
     def part(self, start: int, stop: int) -> Tokens:
-        """Tokens `start` to `stop`, with the bytes that are theirs."""
+        """Tokens `start` to `stop`, with their bytes."""
         first = int(self.ends[start - 1]) if start else 0
         ends = self.ends[start:stop] - np.int32(first)
         last = first + (int(ends[-1]) if len(ends) else 0)
@@ -124,13 +120,13 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Contiguous tokens of one turn: what falls asleep and wakes up as one."""
+    """Consecutive tokens of one turn, which are pruned and resurrected together."""
 
     key: ChunkKey
-    start: int  # birth position of its first token
+    start: int  # position of its first token, which never changes
     tokens: Tokens
-    answers: int | None = None  # an answer's user turn; None for a question
-    span: int = 0  # how many positions it was born with; differs from len(tokens) under another tokenizer
+    answers: int | None = None  # the user turn that it answers; None for a question
+    span: int = 0  # how many positions it has; differs from len(tokens) under another tokenizer
 
     def __post_init__(self) -> None:
         count = len(self.tokens.ids)

@@ -8,13 +8,12 @@ from typing import Any
 
 from halo_weave.errors import BadInput
 
-MAX_JSON_DEPTH = (
-    64  # lists and objects within each other: more could exhaust the stack of who reads them later
-)
+MAX_JSON_DEPTH = 64  # nesting of lists and objects: more could exhaust the stack of a later reader
 
 
 def is_shallow(value: Any) -> bool:
-    """Whether lists and objects lie at most `DEPTH` deep. It looks level by level, so that no depth exhausts the stack."""
+    """Whether lists and objects are nested at most `DEPTH` deep. Checked level by level, so no depth exhausts the
+    stack."""
     level = [value]
     for _ in range(MAX_JSON_DEPTH + 1):
         inner: list[Any] = []
@@ -30,7 +29,7 @@ def is_shallow(value: Any) -> bool:
 
 
 def storable(value: Any, limit: int | None = None) -> Any:
-    """The value, if it can be kept; a ValueError says why not. `limit`: whole numbers stay below it."""
+    """The value, if it can be stored; otherwise a ValueError says why. `limit`: whole numbers must be smaller."""
     if not is_shallow(value):
         raise ValueError(f"It is nested more than {MAX_JSON_DEPTH} deep")
     rest = [value]
@@ -54,11 +53,11 @@ MAX_PATH_LENGTH = 512
 MAX_HEADING_LENGTH = 100
 MAX_PATH_DEPTH = 16
 INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # control, format, half characters, breaks
-JOINERS = "\u200c\u200d"  # within Persian words and composed emoji
+JOINERS = "\u200c\u200d"  # needed in Persian words and composed emoji
 
 
 def checked_path(path: object) -> str:
-    """The path as it is kept: in Unicode's composed form, spaces around headings and outer slashes left out."""
+    """The path as it is stored: in Unicode's composed form, without spaces around headings and outer slashes."""
     if not isinstance(path, str):
         raise BadInput('A path is text in quotes, such as "Project/Goals".')
     if len(path) > MAX_PATH_LENGTH:
@@ -91,5 +90,5 @@ def _check_heading(heading: str) -> None:
 
 
 def is_root(path: object) -> bool:
-    """Whether this means all of the memory."""
+    """Whether the path means all of the memory."""
     return path is None or (isinstance(path, str) and path.strip() in ("", "/", "."))

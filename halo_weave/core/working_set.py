@@ -29,7 +29,7 @@ from halo_weave.errors import BadInput, UnknownChunk
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveChunk:
-    """A chunk with what a window knows of it: to restore one, to wake one, to put one to sleep."""
+    """A chunk in a window, with brightness, traces and pin."""
 
     chunk: Chunk
     brightness: Brightness  # (tokens of the chunk,)
@@ -53,14 +53,14 @@ class LiveChunk:
 
 
 class Recorder(Protocol):
-    """Takes down what happens to a window, so that it can happen again."""
+    """Records what happens to a window, so that it can be replayed."""
 
     def note(self, what: str, *values: Any) -> None: ...
 
 
 @dataclass(slots=True)
 class _Reply:
-    """The answer that is being generated: the window's last tokens, not cut into chunks yet."""
+    """The reply in progress: the window's last tokens, not cut into chunks yet."""
 
     turn_id: int
     start: int
@@ -75,12 +75,12 @@ class _Reply:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplyPart:
-    """A stretch of a reply that is kept. What stands between two parts were marks, and is not."""
+    """A part of a reply that is kept. Delimiters between parts are dropped."""
 
-    start: int  # the position of its first token
+    start: int  # position of its first token
     tokens: Tokens
-    sources: Sequence[int]  # for each token, which one of the reply's it was
-    tag: str = ""  # what it is, if it is not plain answer; such chunks are numbered after the answer's
+    sources: Sequence[int]  # for each token, its index in the reply
+    tag: str = ""  # its kind, if it is not answer; such chunks are numbered after those of the answer
 
 
 class WorkingSet:
@@ -97,7 +97,7 @@ class WorkingSet:
         self.strategy = strategy or MagnitudeVoting()
         self.system_tokens = system_tokens
         self.frame_tokens = dict(frame_tokens or {})
-        self.stamps: dict[int, int] = {}  # tokens that a turn's frame has more than others, by turn
+        self.stamps: dict[int, int] = {}  # additional tokens of a turn's frame, by turn
         self.faults: Counter[RowFault] = Counter()
         self.reply: _Reply | None = None
         self.recording: Recorder | None = None
@@ -105,10 +105,10 @@ class WorkingSet:
         self._pinned: set[ChunkKey] = set()
         self._places: dict[ChunkKey, int] = {}
         self._offsets = np.zeros(1, np.int64)
-        # Brightness and below it the traces; of chunks, then of the reply, then spare columns.
+        # Rows: brightness, then traces. Columns: chunks, then the reply, then spare ones.
         self._light = np.zeros((1 + len(self.strategy.traces), 1024), np.float32)
         self._ages: npt.NDArray[np.int64] | None = None
-        self._noted: dict[str, Any] = {}  # of the strategy, until the chunks or their traces change
+        self._noted: dict[str, Any] = {}  # the strategy's own values, until the chunks or their traces change
         self.add(live)
 
     # What is live
@@ -143,12 +143,13 @@ class WorkingSet:
 
     @property
     def brightness(self) -> Brightness:
-        """(live tokens,) in position order; a view that must not be kept."""
+        """(live tokens,) in position order; a view that the caller must not keep."""
         return self._light[0, : len(self)]
 
     @property
     def traces(self) -> Floats | None:
-        """(traces, live tokens) of the strategy, in position order; a view that must not be kept. None: it has none."""
+        """(traces, live tokens) of the strategy, in position order; a view that the caller must not keep. None: it has
+        none."""
         return self._light[1:, : len(self)] if self.strategy.traces else None
 
     @property
@@ -157,12 +158,13 @@ class WorkingSet:
         return self._offsets
 
     def chunk_brightness(self) -> list[float]:
-        """How bright each chunk is by the window's strategy."""
+        """Brightness of each chunk, by the window's strategy."""
         bright: list[float] = self.strategy.of_chunks(self._sight()).tolist()
         return bright
 
     def shown(self) -> Brightness:
-        """(live tokens,) as it is shown: what is pinned is as bright as new, and keeps what it earned."""
+        """(live tokens,) brightness as it is shown: pinned chunks are as bright as new ones; their own brightness is
+        kept."""
         bright = self.brightness.copy()
         for key in self._pinned:
             place = self._places[key]
@@ -170,7 +172,8 @@ class WorkingSet:
         return bright
 
     def ranks(self) -> dict[ChunkKey, int]:
-        """0 for the dimmest chunk to 100 for the brightest; as bright ones share a rank, and pinned ones are at 100."""
+        """Rank of each chunk, 0 for the dimmest to 100 for the brightest; equally bright ones share a rank, pinned ones
+        are at 100."""
         bright = np.array(self.chunk_brightness())
         bright[[chunk.key in self._pinned for chunk in self._chunks]] = np.inf
         levels, places = np.unique(bright, return_inverse=True)
@@ -190,7 +193,7 @@ class WorkingSet:
         return LiveChunk(self._chunks[place], light[0], key in self._pinned, traces=traces)
 
     def born(self, chunk: Chunk) -> LiveChunk:
-        """A new chunk as the window's strategy lights it, before the model has read it."""
+        """A new chunk with the brightness that the strategy gives it, before the model has read it."""
         light = self.strategy.born(np.full(len(chunk), np.nan, np.float32))
         return LiveChunk(chunk, light.brightness, traces=light.traces)
 
@@ -200,7 +203,7 @@ class WorkingSet:
     # Changes
 
     def use(self, strategy: Strategy) -> None:
-        """Change the strategy. Brightness is kept, and so are traces that both strategies name."""
+        """Change the strategy. Brightness is kept, and so are traces that both strategies have."""
         kept = dict(zip(self.strategy.traces, self._light[1:], strict=True))
         light = np.full((1 + len(strategy.traces), self._light.shape[1]), np.nan, np.float32)
         light[0] = self._light[0]
@@ -209,7 +212,7 @@ class WorkingSet:
         self.strategy, self._light, self._noted = strategy, light, {}
 
     def add(self, live: Iterable[LiveChunk]) -> None:
-        """Add chunks at their places in time. Nothing changes if one of them does not fit."""
+        """Add chunks at their positions. Nothing changes if one of them does not fit."""
         incoming: dict[ChunkKey, LiveChunk] = {}
         for item in live:
             if item.chunk.key in self._places or item.chunk.key in incoming:
@@ -240,7 +243,7 @@ class WorkingSet:
             self.recording.note("add", tuple(incoming.values()), dict(self.stamps))
 
     def remove(self, keys: Iterable[ChunkKey]) -> tuple[LiveChunk, ...]:
-        """Chunks leave the working set, as they were. Nothing changes if one is not live."""
+        """Remove chunks, and return them as they were. Nothing changes if one is not live."""
         leaving = {key: self._place(key) for key in keys}
         if not leaving:
             return ()
@@ -255,7 +258,7 @@ class WorkingSet:
         return gone
 
     def update(self, row: AttentionRow | None, *, score_reply: bool = False) -> RowFault | None:
-        """One attention row changes the brightness of all tokens outside the current turn."""
+        """Apply one attention row: it changes the brightness of all tokens outside the current turn."""
         fault = row.fault(len(self)) if row is not None else RowFault.MISSING
         if fault or row is None:
             self.faults[fault or RowFault.MISSING] += 1
@@ -265,7 +268,7 @@ class WorkingSet:
         return None
 
     def observe_surprisal(self, turn_id: int, surprisal: Floats) -> None:
-        """A turn was read: how little the model expected each of its tokens, in nats."""
+        """Apply the surprisal of a turn that was read, in nats by token."""
         at, self._noted = 0, {}
         for place, chunk in enumerate(self._chunks):
             if chunk.key.turn_id == turn_id and at + len(chunk) <= len(surprisal):
@@ -273,7 +276,7 @@ class WorkingSet:
                 at += len(chunk)
 
     def observe_rows(self, rows: Sequence[AttentionRow]) -> None:
-        """The user's turn was read: what each of its tokens looked at."""
+        """Apply the attention rows of the user's turn."""
         after = self.strategy.after_reading(self._sight(), rows) if rows else None
         if after:
             self._set_light(after)
@@ -306,7 +309,7 @@ class WorkingSet:
             self.recording.note("say", token_id, piece, surprisal)
 
     def observe_reply_surprisal(self, place: int, surprisal: float) -> None:
-        """How little a token of the reply was expected, if that is known only later."""
+        """Apply the surprisal of a token of the reply that is known only later."""
         if self.reply and place < len(self.reply.ids):
             at = int(self._offsets[-1]) + place
             self._light[:, at : at + 1] = self._rows(self.strategy.born(np.array([surprisal], np.float32)))
@@ -318,9 +321,9 @@ class WorkingSet:
         *,
         max_chunk_tokens: int = 256,
     ) -> tuple[Chunk, ...]:
-        """The reply becomes chunks of the window, in time order. An empty reply becomes nothing.
+        """Cut the reply into chunks and add them, in order of time. An empty reply adds none.
 
-        `parts`: what is kept of it, in time order; all of it if they are not given.
+        `parts`: what is kept of it, in order of time; by default all of it.
         """
         if not self.reply:
             raise BadInput("No reply is being written.")
@@ -354,7 +357,7 @@ class WorkingSet:
             raise UnknownChunk(f"Chunk {key} is not live in this window.") from None
 
     def _sight(self, scored: int | None = None) -> StrategyInput:
-        """The window for its strategy; by default all chunks are scored."""
+        """The window as the strategy's input; by default all chunks are scored."""
         count = len(self)
         light = TokenBrightness(
             self._light[0, :count], self._light[1:, :count] if self.strategy.traces else None
@@ -363,7 +366,7 @@ class WorkingSet:
         return StrategyInput(light, self._chunks, self._offsets, self._turn_ages(), scored, self._noted)
 
     def _set_light(self, light: TokenBrightness) -> None:
-        """Take over what the strategy returned for all live tokens."""
+        """Set the brightness and traces that the strategy returned for all live tokens."""
         self._light[0, : len(self)] = light.brightness
         if light.traces is not None:
             self._light[1:, : len(self)] = light.traces
@@ -373,7 +376,7 @@ class WorkingSet:
         return self._light[:, self._offsets[place] : self._offsets[place + 1]]
 
     def _rows(self, light: TokenBrightness) -> Floats:
-        """(1 + traces, n) as the window keeps it. Traces that are not known are NaN."""
+        """(1 + traces, n) in the window's layout. Unknown traces are NaN."""
         rows = np.full((len(self._light), len(light.brightness)), np.nan, np.float32)
         rows[0] = light.brightness
         if light.traces is not None:
@@ -383,7 +386,7 @@ class WorkingSet:
         return rows
 
     def _lay_out(self, chunks: list[Chunk], columns: Floats) -> None:
-        """Replace the working set. `columns` covers the chunks; the reply's stay as they are."""
+        """Replace the working set. `columns` covers the chunks; those of the reply stay."""
         reply = self._light[:, self._offsets[-1] : len(self)]
         spare = np.zeros((len(columns), 1024 + columns.shape[1] // 4), np.float32)
         self._light = np.concatenate([columns, reply, spare], axis=1)
@@ -412,7 +415,7 @@ def chunk_turn(
     max_chunk_tokens: int = 256,
     first: int = 0,
 ) -> tuple[Chunk, ...]:
-    """A whole turn as its chunks, one after the other from position `start`, counted from `first`."""
+    """Cut a turn into chunks, from position `start` on, numbered from `first`."""
     chunks: list[Chunk] = []
     for part in cut(tokens, min_chunk_tokens, max_chunk_tokens):
         at = chunks[-1].stop if chunks else start
@@ -428,7 +431,8 @@ def chunk_parts(
     min_chunk_tokens: int = 64,
     max_chunk_tokens: int = 256,
 ) -> tuple[Chunk, ...]:
-    """A reply as its chunks in time order. The answer's are counted first: its opening is the turn's anchor."""
+    """Cut a reply into chunks in order of time. Those of the answer are numbered first: its opening is the turn's
+    anchor."""
     chunks: list[Chunk] = []
     for part in sorted(parts, key=lambda part: bool(part.tag)):
         chunks += chunk_turn(

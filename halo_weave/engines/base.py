@@ -26,20 +26,20 @@ Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do. What it cannot do it leaves out, without an error; without `speaks` it only counts words."""
+    """What an engine can do. It silently leaves out what it cannot do; without `speaks` it only counts tokens."""
 
     speaks: bool = True
-    attention: bool = True  # rows of what the model looks at
-    cuts: bool = True  # its cache can lose a part and get it back without reading the rest again
-    token_ids: bool = True  # the ids are the model's own vocabulary
-    surprisal: bool = True  # how little the model expected a token
-    late: bool = False  # rows and surprisal come later than their tokens, as `Seen`
-    reading: bool = True  # rows and surprisal also of what is read, not only of what is written
-    ahead: bool = False  # what will be needed can be read while nobody waits
+    attention: bool = True  # captures attention rows
+    cuts: bool = True  # its cache can remove a part and put it back without reading the rest again
+    token_ids: bool = True  # token ids are those of the model's vocabulary
+    surprisal: bool = True  # measures surprisal
+    late: bool = False  # rows and surprisal arrive later than their tokens, as `LateAttention`
+    reading: bool = True  # rows and surprisal also for the prompt, not only for generated tokens
+    ahead: bool = False  # can prefetch
 
 
 def remote_host(url: str) -> str:
-    """The machine of an address; empty: this one."""
+    """The host of an address; empty: this machine."""
     host = urlsplit(url).hostname or ""
     with suppress(ValueError):
         return "" if ipaddress.ip_address(host).is_loopback else host
@@ -54,28 +54,32 @@ class ModelInfo:
     heads: int
     kv_heads: int
     vocabulary: int
-    trained_context: int  # how far the model was trained
+    trained_context: int  # context length that the model was trained with
     context: int  # how many tokens can be live in one window, on this engine
-    special: dict[str, int]  # "bos", "eos", "eot", ... as far as the model has them
-    tokenizer: str  # fingerprint: chunks with the same one share token ids
+    special: dict[str, int]  # special tokens by name: "bos", "eos", "eot", ...
+    tokenizer: str  # fingerprint of the tokenizer: equal fingerprints, equal token ids
     template: Literal["model", "chatml"]  # where the chat template comes from
-    template_note: str = ""  # why the model's own template is not used
+    template_note: str = ""  # why the model's own template is not used; empty: it is
     abilities: Capabilities = Capabilities()
     file: str = ""
     size_bytes: int = 0
-    parameters: int = 0  # how many weights it has; 0: not known
-    embedding: int = 0  # size of a token's hidden state; 0: not known
-    rope_base: float = 0.0  # of its rotary positions; 0: not known
+    parameters: int = 0  # number of parameters; 0: unknown
+    embedding: int = 0  # size of a token's hidden state; 0: unknown
+    rope_base: float = 0.0  # rotary dimension; 0: unknown
     rope_scale: float = 1.0
-    chat_template: str = ""  # its source; empty: there is none
-    template_words: Mapping[str, str] = field(default_factory=dict)  # what it calls bos_token, eos_token, …
+    chat_template: str = ""  # source text of the template; empty: there is none
+    template_words: Mapping[str, str] = field(
+        default_factory=dict
+    )  # special tokens by the template's names: bos_token, eos_token, …
     adds_bos: bool = False
-    url: str = ""  # of the server that runs it; empty: it runs in this process
-    wide_layers: tuple[int, ...] = ()  # those that see everything, if others see a sliding window; (): all do
+    url: str = ""  # host of the server that runs it; empty: it runs in this process
+    wide_layers: tuple[
+        int, ...
+    ] = ()  # layers with full attention, if others have a sliding window; (): all layers
 
     @property
     def elsewhere(self) -> str:
-        """The machine that words are sent to; empty: they stay on this one."""
+        """The host that text is sent to; empty: it stays on this machine."""
         return remote_host(self.url)
 
 
@@ -89,11 +93,11 @@ class Sampling:
     seed: int | None = None  # None: random
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
-    grammar: str = ""  # GBNF: what the text must be like
-    likely: int = 0  # how many of the likeliest tokens are told with each one
+    grammar: str = ""  # GBNF grammar of the text
+    likely: int = 0  # how many of the likeliest tokens are reported with each token
 
     def check(self) -> None:
-        """Refuse what an engine would take wrongly or abort on."""
+        """Refuse a prompt that the engine would misread or abort on."""
         for name, fits, range in (
             ("temperature", 0.0 <= self.temperature < 100.0, "0 to 100"),
             ("top_p", 0.0 < self.top_p <= 1.0, "more than 0, up to 1"),
@@ -109,46 +113,50 @@ class Sampling:
             check_grammar(self.grammar)
 
 
-# What has no position is labelled below zero. Labels from here on down are given in the order in which something is first
-# read, so that another process gives them otherwise.
+# Tokens without a position have negative labels. Labels from here on down are assigned in the order in which parts are
+# first read, so another process assigns them differently.
 GIVEN = -(1 << 24)
-# Labels from here on down name nothing: frames of an earlier process, or of a message that was not said yet. Such a token
-# is known again by what it says and by the one next to it.
+# Labels from here on down are anonymous: frames of an earlier process, or of a message that is not sent yet. Such a token
+# is recognised by its text and its neighbour.
 NAMELESS = -(1 << 60)
-# Those from here on down are words that were typed and not sent: nothing of them is kept when they leave.
+# Labels from here on down are text that was typed and not sent: it is not kept once it leaves the prompt.
 UNSENT = NAMELESS - (1 << 60)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of tokens that should be live: the system prompt, a turn's frame, or (a part of) a chunk."""
+    """A run of tokens of the prompt: the system prompt, a turn's frame, or (a part of) a chunk."""
 
     kind: Literal["system", "frame", "chunk"]
-    labels: Positions  # (n,), unique within the prompt: a token's position, or a negative number for what has none
+    labels: (
+        Positions  # (n,), unique within the prompt: a token's position, or a negative number if it has none
+    )
     ids: Ids  # (n,)
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What should be live, in time order. The engine finds the least work to get there."""
+    """The prompt as segments in order of time. The engine computes only what its cache does not have."""
 
     segments: Sequence[Segment]
-    next_label: int  # the first generated token's label; they count up from there
-    read_from: int | None = None  # label from which `Capture.reading` rows are wanted (the user turn's first)
-    # The same for engines that take messages. What is written of the reply stands last, as the assistant's.
+    next_label: int  # label of the first generated token; they count up from there
+    read_from: int | None = (
+        None  # label from which `Capture.reading` rows are captured (the first of the user turn)
+    )
+    # The same for engines that take messages. The reply so far comes last, as an assistant message.
     messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
     recently_resurrected: frozenset[ChatMessage] = field(
         default=frozenset(), kw_only=True
-    )  # those that woke up lately
+    )  # chunks that were resurrected recently
     tools: Sequence[Mapping[str, Any]] = field(default=(), kw_only=True)
     effort: str | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillPlanned:
-    """The model begins to read: tokens that are still in its cache, come back to it, and have to be computed.
+    """Prefill begins: tokens that are still in the cache, put back into it, and to be computed.
 
-    Comes again if the prompt has to be read anew.
+    Sent again if the prompt has to be read again from the start.
     """
 
     reused: int
@@ -158,28 +166,34 @@ class PrefillPlanned:
 
 @dataclass(frozen=True, slots=True)
 class PrefillResult:
-    """The prompt is in the cache. `reused + restored + computed` is its length."""
+    """Prefill is done. `reused + restored + computed` is the length of the prompt."""
 
-    reused: int  # cells that stayed where they were
-    restored: int  # asleep cells brought back without computing
-    computed: int  # tokens run through the model
-    shifted: bool  # holes were closed since positions ran out
-    rebuilt: str  # why the window was read anew from the start, or ""
+    reused: int  # cells that stayed in the cache
+    restored: int  # cells of pruned text, put back without computing
+    computed: int  # tokens that the model computed
+    shifted: bool  # gaps between positions were closed because positions ran out
+    rebuilt: str  # why the window was read again from the start, or ""
     seconds: float
-    rows: tuple[AttentionRow, ...] = ()  # of the chunk tokens from `read_from` on, each up to its own token
+    rows: tuple[
+        AttentionRow, ...
+    ] = ()  # rows of the chunk tokens from `read_from` on, each up to its own token
     surprisal: npt.NDArray[np.float32] | None = None  # (chunk tokens from read_from on,), nats
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One generated token and what the model looked at to choose it."""
+    """One generated token and its attention row."""
 
     id: int
     label: int
     piece: bytes
-    surprisal: float  # nats, under the model's own distribution (before temperature and cuts); NaN: not known
+    surprisal: (
+        float  # nats, under the model's own distribution (before temperature and truncation); NaN: unknown
+    )
     row: AttentionRow | None  # over the chunk tokens of prompt and reply before this token, in time order
-    likely: Sequence[tuple[bytes, float]] = ()  # pieces and log-probabilities of the likeliest in its place
+    likely: Sequence[
+        tuple[bytes, float]
+    ] = ()  # pieces and log-probabilities of the likeliest tokens at this place
 
 
 StopReason = Literal["stop", "eos", "length", "context", "abort"]
@@ -192,15 +206,15 @@ class GenerationEnd:
     reason: StopReason  # stop string, end of generation, max_new_tokens, no room left, aborted
     tokens: int
     seconds: float
-    row: AttentionRow | None = None  # what the last token looked at, if the model chose to end after it
-    # Of the prompt, as a server counts: all of its tokens, and those that it says it had read before.
+    row: AttentionRow | None = None  # row of the last token, if the model chose to end after it
+    # Tokens of the prompt as a server reports them: all, and those from its cache.
     prompted: int | None = None
     cached: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LateTokenAttention:
-    """What a reader looked at before a token of the reply, and how little it expected it."""
+    """The attention row and surprisal that a shadow model has captured for a token of the reply."""
 
     label: int
     row: AttentionRow | None  # as in `Step`
@@ -209,7 +223,7 @@ class LateTokenAttention:
 
 @dataclass(frozen=True, slots=True)
 class LateAttention:
-    """What a reader saw of the prompt, or of tokens that were given before."""
+    """Attention and surprisal of the prompt, or of earlier tokens, which a shadow model has captured meanwhile."""
 
     read: PrefillResult | None = None
     words: tuple[LateTokenAttention, ...] = ()
@@ -219,7 +233,7 @@ GenerationEvent = PrefillPlanned | PrefillResult | Step | LateAttention | Genera
 
 
 class Engine(Protocol):
-    """Runs a language model. Its methods may be called from any thread. Engines extend this class."""
+    """Runs a language model. Methods may be called from any thread. Engines extend this class."""
 
     _info: ModelInfo
 
@@ -236,14 +250,14 @@ class Engine(Protocol):
         """Exact: the pieces join to the text. With `special`, control tokens in the text are recognised."""
 
     def pieces(self, ids: Ids) -> Tokens:
-        """Token ids back to their bytes."""
+        """The bytes of each token id."""
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which of these are control tokens, such as the end of a turn, or no tokens of this model at all."""
+        """Which of the ids are control tokens, such as the end of a turn, or no tokens of this model."""
 
     @property
     def facts(self) -> TemplateFacts:
-        """What the model's chat template tells about it: how it thinks, how it calls tools."""
+        """What is known of the model's chat template: how it thinks, how it calls tools."""
 
     def chat(
         self,
@@ -252,9 +266,9 @@ class Engine(Protocol):
         effort: str | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> ChatPrompt:
-        """A conversation as the model's chat template writes it, up to the place where the model goes on.
+        """A conversation in the model's chat template, up to where the model continues.
 
-        `effort`: how much it should think, as far as the template has a switch. `tools`: those that it may call.
+        `effort`: how much it should think, if the template has a switch. `tools`: tools that it may call.
         """
 
     def generate(
@@ -267,7 +281,7 @@ class Engine(Protocol):
         mode: Literal["splice", "exact"] = "splice",
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[GenerationEvent]:
-        """Read the prompt, then generate. `stopped` is asked before each token."""
+        """Read the prompt, then generate. `stopped` is called before each token."""
 
     def read_ahead(
         self,
@@ -279,28 +293,28 @@ class Engine(Protocol):
         most: int | None = None,
         capture: Capture | None = None,
     ) -> None:
-        """What the next prompt will begin with is read while nobody waits. Returns at once; a generation ends it.
+        """Prefetch the beginning of the next prompt. Returns at once; a generation ends it.
 
-        `room`: for so many tokens more. `most`: if more tokens than these must be computed, they are not, and what
-        lies on disk is only brought into main memory. `capture`: what a generation will ask for of the tokens from
-        `read_from` on; if it does, and all is as it was read here, they are not read again.
-
-        By default nothing is read ahead: the server of a remote engine may be needed by others meanwhile.
+        `room`: leave room for so many more tokens. `most`: if more tokens than these must be computed, none are, and
+        only cells on disk are loaded into memory. `capture`: what a generation will capture from `read_from` on; if it
+        matches and the tokens are the same, they are not read again. By default nothing is prefetched: others may need
+        the server of a remote engine.
         """
         return
 
     def forget(self, window: str) -> None:
-        """Drop a window's KV. It is rebuilt on its next turn.
+        """Drop a window's KV cache. It is rebuilt on its next turn.
 
-        Windows form a group by what is before the first / of their names: that with the / stands for all of them.
+        Windows whose names have the same part before the first / form a group; that part with the / stands for all of
+        them.
         """
 
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
-        """Tokens with labels from the first of each span up to the second were deleted: keep nothing of them.
+        """Text was deleted: remove the tokens with labels from the first of each span up to the second.
 
-        A span begins with the message that was deleted, or of which a part was, and ends where that part did.
-        `windows` have read them at some time. What stands later there was computed while they were in sight: it is not
-        used any more, and computed again before the next reply.
+        A span begins with the message that was deleted, in whole or in part, and ends with the deleted part. `windows`
+        have read them at some time. Cells of later text were computed while the deleted text was visible: they are
+        dropped, and computed again before the next reply.
         """
 
     def close(self) -> None:
@@ -308,7 +322,7 @@ class Engine(Protocol):
 
 
 def windows_named_by(name: str, windows: Iterable[str]) -> list[str]:
-    """The windows that a name stands for: one, or all of a group, which is all before the first /, with it."""
+    """The windows that a name stands for: one window, or with a trailing / all windows of a group."""
     return [one for one in windows if one == name or (name.endswith("/") and one.startswith(name))]
 
 
@@ -317,25 +331,25 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Model and version: names the generation of vectors it makes."""
+        """Model and version: identifies the generation of vectors that it makes."""
 
     @property
     def dimension(self) -> int: ...
 
     @property
     def file(self) -> str:
-        """Where its weights lie; empty if it has none."""
+        """Path of its weights; empty if it has none."""
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors: ...
 
     def vocabulary(self) -> Sequence[str]:
-        """The words that it has a token of its own for; none if it does not tell them."""
+        """The words that are single tokens; empty if unknown."""
 
     def close(self) -> None: ...
 
 
 class TagFilter(NamedTuple):
-    """What has one of some tags: windows with all that was said in them, and chunks by their keys, with numbers."""
+    """Limits a search to tags: windows with all that was said in them, and chunks by key and number."""
 
     windows: frozenset[str]
     chunks: Mapping[ChunkKey, int]
@@ -343,17 +357,17 @@ class TagFilter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SearchFilter:
-    """Which chunks a search looks at: of a role, of a speaker, of a time, in some windows, with some tags."""
+    """Limits a search to chunks by role, speaker, time, windows or tags."""
 
     role: Role | None = None
     speaker: str = ""
     since: datetime | None = None
     before: datetime | None = None
     windows: frozenset[str] | None = None  # ids; None: all
-    tagged: tuple[TagFilter, ...] = ()  # in each of these
+    tagged: tuple[TagFilter, ...] = ()  # filters that must all match
 
     def takes(self, key: ChunkKey, window: str, said: datetime) -> bool:
-        """Whether it looks at this chunk, whoever said it."""
+        """Whether the filter matches this chunk, ignoring the speaker."""
         return (
             self.role in (None, key.role)
             and (self.since is None or said >= self.since)
@@ -363,7 +377,7 @@ class SearchFilter:
         )
 
     def narrowed(self, role: Role | None, since: datetime | None, before: datetime | None) -> SearchFilter:
-        """What this takes and was also said in this role and time; nothing is said in two roles."""
+        """This filter, also limited to a role and a time. Filters by different roles match nothing."""
         if role is not None and self.role not in (None, role):
             return replace(self, windows=frozenset())
         since = max((one for one in (self.since, since) if one is not None), default=None)
@@ -371,11 +385,11 @@ class SearchFilter:
         return replace(self, role=self.role or role, since=since, before=before)
 
     def with_tag(self, tagged: TagFilter) -> SearchFilter:
-        """The same, of what has the tags."""
+        """This filter, limited to tagged chunks."""
         return replace(self, tagged=(*self.tagged, tagged)) if tagged.chunks else self.within(tagged.windows)
 
     def within(self, windows: frozenset[str] | None) -> SearchFilter:
-        """The same, of these windows alone."""
+        """This filter, limited to these windows."""
         if windows is None:
             return self
         return replace(self, windows=windows if self.windows is None else self.windows & windows)

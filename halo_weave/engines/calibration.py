@@ -177,7 +177,7 @@ def _files(engine: Engine, folder: Path, shared: Path | None, progress: Progress
     info = engine.info
     if info.file:
         name = _hash_of(Path(info.file), [one / "files.json" for one in folders], progress)
-    else:  # of a model on a server only the name and the shape are known
+    else:  # of a model on a server, only name and shape are known
         name = hashlib.sha256(f"{info.url} {info.name} {info.layers} {info.heads}".encode()).hexdigest()
     return [one / f"{name}.json" for one in folders]
 
@@ -209,7 +209,8 @@ def calibrate(engine: Engine, progress: Progress) -> Calibration:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """One test: a prompt that ends with a given reply, and for some tokens of the reply the earlier token to look at.
+    """One test: a prompt that ends with a given reply, and for some tokens of the reply the earlier token that should
+    get the attention.
 
     `kind` is "copying" or "needles" (recalling a fact from a story).
     """
@@ -329,7 +330,7 @@ def _write_file(place: Path, content: dict[str, Any]) -> None:
 
 
 def _hash_of(file: Path, lists: Sequence[Path], progress: Progress) -> str:
-    """The SHA-256 of a file. The `lists` keep it by size and time of change, so that it is computed once."""
+    """The SHA-256 of a file. The `lists` remember it by size and modification time, so that it is computed once."""
     stat = file.stat()
     mark, name = [stat.st_size, stat.st_mtime_ns], str(file.resolve())
     kept = {place: _known_files(place) for place in lists}

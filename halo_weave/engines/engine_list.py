@@ -24,15 +24,15 @@ NAME = re.compile(r"[\w .:@-]{1,60}")
 
 @dataclass(frozen=True, slots=True)
 class NamedEngine:
-    """`llama` runs a model in this process, the others ask a server."""
+    """`llama` runs a model in this process; the others use a server."""
 
     name: str
     kind: str
     url: str = ""
-    model_name: str = ""  # as the server knows it; for llama a file or a name
+    model_name: str = ""  # name of the model on the server; for llama a file or a name
     shadow_model: str = ""
     key: str = field(default="", repr=False)
-    configured: bool = False  # in config.toml, so it cannot be changed here
+    configured: bool = False  # defined in config.toml, so it cannot be changed here
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):
@@ -46,7 +46,7 @@ class NamedEngine:
 
 
 def _is_address(url: str) -> bool:
-    """Of a server, without a name and a password: those would be told with it."""
+    """Whether it is the address of a server, without user name and password, which would be shown."""
     try:
         parts = urlsplit(url)
         plain = not (parts.username or parts.password) and parts.port != 0
@@ -56,11 +56,11 @@ def _is_address(url: str) -> bool:
 
 
 class EngineList:
-    """All of them, by name. What is configured comes before what was told."""
+    """All named engines. Configured ones come before those added at run time."""
 
     def __init__(self, data: Path, configured: Mapping[str, NamedEngine] | None = None) -> None:
         self._data, self._configured = data, dict(configured or {})
-        self.notice = ""  # what was wrong with the file, if anything was
+        self.notice = ""  # what was wrong with the file; empty: nothing
         self._read()
 
     def __iter__(self) -> Iterator[NamedEngine]:
@@ -80,7 +80,7 @@ class EngineList:
         return known[name]
 
     def add(self, one: NamedEngine) -> None:
-        """Keep it for the next start too. Without a key the one that was told before stays."""
+        """Store an engine for the next start, too. Without a key, its former key stays."""
         self._read()
         before = self._known.get(one.name)
         if before is not None and before.configured:
@@ -98,7 +98,7 @@ class EngineList:
         self._keep()
 
     def _read(self) -> None:
-        """What the file holds now: another process may have added to it. One that is damaged is put aside, as it is."""
+        """Read the file, since another process may have changed it. A damaged file is renamed and kept."""
         kept, whole = _kept(self._data / FILE)
         self._told = {one.name: one for one in kept}
         if not whole and self._put_aside() and kept:
@@ -118,7 +118,7 @@ class EngineList:
         return aside.exists()
 
     def _keep(self) -> None:
-        """Only the user may read the file: it holds the keys."""
+        """Write the file. Only the user may read it: it contains the keys."""
         partial = self._data / f"{FILE}.partial"
         try:
             self._data.mkdir(parents=True, exist_ok=True)
@@ -133,7 +133,7 @@ class EngineList:
 
 
 def configured_engines(config: Mapping[str, Any]) -> dict[str, NamedEngine]:
-    """The tables [engines.NAME] of config.toml."""
+    """The engines in the tables [engines.NAME] of config.toml."""
     told, found = config.get("engines") or {}, {}
     if not isinstance(told, Mapping):
         raise BadSetting("engines must be tables, like [engines.cellar] with kind and url.")
@@ -150,7 +150,7 @@ def configured_engines(config: Mapping[str, Any]) -> dict[str, NamedEngine]:
 
 
 def _kept(file: Path) -> tuple[list[NamedEngine], bool]:
-    """The engines that a file holds, and whether that is all that stands in it."""
+    """The engines in a stored file, and whether all of it could be read."""
     try:
         told = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

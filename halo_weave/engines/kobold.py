@@ -45,7 +45,7 @@ from halo_weave.errors import AnotherModel, BadInput, EngineError, ServerFailed
 
 
 class AttentionDecoder:
-    """What the server shows of attention becomes rows over the tokens of the chunks; what cannot be used, None."""
+    """Converts the attention that the server sends to rows over the tokens of the chunks; None if it cannot be used."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class AttentionDecoder:
         self.reply = capture is not None and capture.reply
         looks = capture is not None and (capture.reply or capture.reading)
         self.pairs = capture.chosen_raw(info.layers, info.heads) if capture and looks and capture.raw else []
-        # The mean of exactly these pairs is made here; that of others is asked for.
+        # The mean over exactly these pairs is computed here; other means are requested.
         chosen = capture.chosen(info.layers, info.heads) if capture and looks else []
         self.per_layer = bool(self.pairs) or 0 < len(chosen) < info.layers * info.heads
         self.chosen = chosen
 
     @property
     def wanted(self) -> dict[str, Any]:
-        """What a Halo Weave is asked to show."""
+        """The request for attention to another Halo Weave."""
         capture = self.capture or Capture(reply=False)
         pairs = self.pairs or (self.chosen if self.per_layer else [])
         return {
@@ -99,7 +99,7 @@ class AttentionDecoder:
         )
 
     def row(self, told: Any, made: int, *, wanted: bool = False) -> AttentionRow | None:
-        """The row of a token that is `made` tokens after the prompt."""
+        """The row of the token that comes `made` tokens after the prompt."""
         if not (wanted or self.reply):
             return None
         count = len(self.kinds) + made
@@ -114,7 +114,7 @@ class AttentionDecoder:
         return row
 
     def _decoded(self, told: Mapping[str, Any], count: int) -> tuple[Floats | None, Floats | None]:
-        """(count,) over the whole context, and (pairs, count) if rows of single heads are wanted."""
+        """(count,) over the whole context, and (pairs, count) if rows of single heads are captured."""
         match told.get("format"):
             case "heads":
                 raw = self._heads(told, count)
@@ -137,7 +137,7 @@ class AttentionDecoder:
                 return _decode_array(told.get("data"), np.float32, count), None
 
     def _heads(self, told: Mapping[str, Any], count: int) -> Floats | None:
-        """Whole rows: what of a head was not sent is spread evenly."""
+        """Complete rows: the share of a head that was not sent is spread evenly."""
         pairs = len(self.pairs or self.chosen)
         shape = told.get("shape")
         if not (isinstance(shape, list) and len(shape) == 2 and shape[0] == pairs and 0 < shape[1] <= count):
@@ -158,13 +158,13 @@ class AttentionDecoder:
 
 
 def non_negative_int(value: Any) -> int | None:
-    """A whole number that cannot be negative; None: it is none."""
+    """A non-negative whole number; None: it is none."""
     fits = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
     return value if fits else None
 
 
 def _decode_array(coded: Any, kind: Any, count: int) -> Floats | None:
-    """So many numbers, as float32; None: they are not there."""
+    """`count` numbers as float32; None: they are missing."""
     if not isinstance(coded, str):
         return None
     try:
@@ -178,13 +178,13 @@ def _decode_array(coded: Any, kind: Any, count: int) -> Floats | None:
     return np.asarray(values, np.int32 if size.kind == "i" else np.float32)
 
 
-# What control tokens look like, where a server does not tell which ones there are.
+# What control tokens look like, if the server does not list them.
 CONTROL_TOKEN = re.compile(r"<[|｜]?[\w▁ /.-]+[|｜]?>|\[/?[A-Z_]+\]")
-TOKENS_PER_REQUEST = 256  # tokens whose text is asked for in one request
+TOKENS_PER_REQUEST = 256  # tokens per request for their text
 
 
 class TokenTexts:
-    """What is learned goes into `known`, by token: it is asked for once."""
+    """Learns the text of tokens from the server, once each, and keeps it in `known`."""
 
     def __init__(
         self, ask: Callable[[str, str, Any], dict[str, Any]], known: dict[int, bytes], url: str
@@ -201,20 +201,20 @@ class TokenTexts:
         if b"".join(pieces) != text.encode():
             raise ServerFailed(f"The tokens that {self._url} tells do not join to the text again.")
         for id, piece in zip(ids, pieces, strict=True):
-            # Only marks are learned: to another piece the server may add a character that no token spells.
+            # Only delimiters are learned: to other pieces the server may add a character.
             if CONTROL_TOKEN.fullmatch(piece.decode(errors="replace")):
                 self._known.setdefault(id, piece)
         return Tokens.of(ids, pieces)
 
     def learn(self, ids: Sequence[int]) -> None:
-        """What these tokens spell."""
+        """Learn the text of these tokens."""
         if len(ids) > 1 and self._between:
             ids = [id for id in ids if id not in self._known]
         for first in range(0, len(ids), TOKENS_PER_REQUEST):
             self._known.update(self._apart(ids[first : first + TOKENS_PER_REQUEST]))
 
     def _apart(self, ids: Sequence[int]) -> dict[int, bytes]:
-        """Many in one request, with a token between them, as far as they can be told apart."""
+        """Learn many in one request, with a separator token between them, as far as they can be told apart."""
         if len(ids) == 1 or self._between is None:
             return {id: self._text([id]).encode() for id in ids}
         mark, text = self._between
@@ -226,11 +226,11 @@ class TokenTexts:
 
     @cached_property
     def _between(self) -> tuple[int, str] | None:
-        """A token that hardly any other holds, and its text; None if the server has none."""
+        """A token that is rarely part of others, and its text; None if the server has none."""
         for text in ("¶", "§", "\n"):
             try:
                 ids = self.tokens(text).ids.tolist()
-            except ServerFailed:  # it may not know this one
+            except ServerFailed:  # a server may not have this address
                 continue
             if len(ids) == 1 and self._text(ids * 3) == text * 3:
                 self._known[ids[0]] = text.encode()
@@ -248,16 +248,16 @@ REQUEST_TIMEOUT = 30.0  # seconds for an answer that needs no model
 
 
 class KoboldEngine(Engine):
-    """What the server cannot tell is left out; what it tells wrongly is counted."""
+    """Engine for a server of the KoboldAI API. What the server does not report is left out; wrong values are counted."""
 
     def __init__(
         self, url: str, key: str = "", *, client: str = "", context: int | None = None, plain: bool = False
     ) -> None:
-        """`client`: tells this one apart from others that use the server. `plain`: as if it were no Halo Weave."""
+        """`client`: identifies this program to the server. `plain`: do not use the extensions of another Halo Weave."""
         self.server = RemoteServer(url.rstrip("/ ").removesuffix("/api/v1").removesuffix("/api"), key)
-        self.malformed = 0  # rows of attention that could not be used
+        self.malformed = 0  # attention rows that could not be used
         self._client = hashlib.sha256(client.encode()).hexdigest()[:16] if client else secrets.token_hex(8)
-        self._doubt = False  # whether the server may run another model by now
+        self._doubt = False  # whether the server may have loaded another model
         self._known: dict[int, bytes] = {}
         self._plain = TokenTexts(self._asked, self._known, self.server.url)
         self._controls: set[int] = set()
@@ -345,7 +345,7 @@ class KoboldEngine(Engine):
     def _learn_template(self) -> ModelTemplate:
         source, words = self._info.chat_template, dict(self._info.template_words)
         if not self._remote_kv:
-            with suppress(EngineError):  # newer servers of the family tell it there
+            with suppress(EngineError):  # newer servers have it at this address
                 told = self._asked("GET", "/props")
                 source = str(told.get("chat_template") or "")
                 words = {name: str(told.get(name) or "") for name in ("bos_token", "eos_token")}
@@ -358,7 +358,7 @@ class KoboldEngine(Engine):
         )
 
     def _heads(self) -> Calibration | None:
-        """As the server found them; None: that is still to be done."""
+        """The retrieval heads that the server found; None: it has not been calibrated yet."""
         if not self._remote_kv:
             return None
         with suppress(TypeError, ValueError, KeyError):
@@ -403,7 +403,7 @@ class KoboldEngine(Engine):
         tokens = self._plain.tokens(text)
         if special or not self.controls(tokens.ids).any():
             return tokens
-        # The server takes control tokens out of any text: in what somebody said they are cut so that they are words.
+        # The server recognises control tokens in any text: in messages they are split so that they are read as text.
         parts = [self._plain.tokens(part) for part in re.split(r"(?<=[<\[|])", text) if part]
         tokens = parts[0]
         for part in parts[1:]:
@@ -436,11 +436,11 @@ class KoboldEngine(Engine):
         if self._remote_kv:
             return False
         piece = self._known.get(id, b"").decode(errors="replace")
-        special = {one for name, one in self._info.special.items() if name != "nl"}  # a line break is a word
+        special = {one for name, one in self._info.special.items() if name != "nl"}  # a line break is text
         return id in special or CONTROL_TOKEN.fullmatch(piece) is not None
 
     def _learn(self, ids: Ids) -> None:
-        """What bytes these tokens stand for."""
+        """Learn the bytes of these tokens."""
         new = sorted({id for id in ids.tolist() if id not in self._known})
         if new and not 0 <= new[0] <= new[-1] < self._info.vocabulary:
             raise BadInput("There are tokens that the model does not have.")
@@ -521,8 +521,8 @@ class KoboldEngine(Engine):
                 finished = isinstance(event, GenerationEnd) and event.reason != "abort"
                 yield event
         except EngineError as error:
-            self._doubt = True  # it may have been started again, with another model
-            if isinstance(error, RequestRejected) and error.status == 409:  # it says so itself
+            self._doubt = True  # it may have been restarted with another model
+            if isinstance(error, RequestRejected) and error.status == 409:  # a Halo Weave reports it itself
                 raise AnotherModel(OTHER_MODEL.format(self.server.url, "another model")) from None
             raise
         finally:
@@ -537,7 +537,8 @@ class KoboldEngine(Engine):
         self.malformed += 1
 
     def _check_model(self) -> None:
-        """A server that runs another model now would take our tokens for other words. Another Halo Weave tells by itself."""
+        """Check that the server still runs the same model: another one would read other text from the tokens. Another
+        Halo Weave checks this itself."""
         if self._doubt or not self._remote_kv:
             told = self._asked("GET", "/api/v1/model")
             name = str(told.get("model_name") or told.get("result") or "")
@@ -555,7 +556,7 @@ class KoboldEngine(Engine):
         stopped: Callable[[], bool],
         began: float,
     ) -> Iterator[GenerationEvent]:
-        # Where ChatML stands in, its end of a turn may be no token of the model: then it is written out.
+        # If ChatML is the substitute template, its end of a turn may be no token of the model: then it is written as text.
         ends = (CHATML_END,) if self._info.template == "chatml" else ()
         stops = StopStrings((*sampling.stop, *ends))
         made = given = 0
@@ -623,7 +624,8 @@ class KoboldEngine(Engine):
         seeing: AttentionDecoder,
         began: float,
     ) -> Iterator[GenerationEvent]:
-        """Rows of what is read, from a server that shows only those of what it writes: a prompt for each. To calibrate."""
+        """Rows of the prompt from a server that only has rows of generated tokens: one prompt for each. Used to
+        calibrate."""
         rows = []
         for i in range(len(flat) if first is None else first, len(flat)):
             if flat.kinds[i] != CHUNK:
@@ -639,7 +641,7 @@ class KoboldEngine(Engine):
             with closing(self.server.stream("/api/extra/generate/stream", asked, lambda: False)) as events:
                 told = next((event for event in events if event.get("type") == "token"), {})
             row = seeing.row(told.get("attention"), i + 1 - len(flat), wanted=True)
-            if row is None:  # those that follow would stand for other words
+            if row is None:  # later ids would stand for other text
                 raise ServerFailed(f"{self.server.url} shows attention that cannot be used.")
             rows.append(row)
         yield PrefillResult(0, 0, len(flat), False, "", time.perf_counter() - began, tuple(rows))

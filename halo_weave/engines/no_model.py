@@ -25,14 +25,12 @@ from halo_weave.engines.templates.model_template import TemplateFacts
 from halo_weave.errors import EngineError
 
 ASSUMED_CONTEXT = 8192
-BYTES_PER_TOKEN = 4  # bytes: about what a token of most models stands for
+BYTES_PER_TOKEN = 4  # about the bytes of a token in most models
 
 
 class NoModelEngine(Engine):
-    """For windows that are looked at and changed before a model is there.
-
-    What is deleted goes from the folder of `cells` too.
-    """
+    """Lets windows be shown and changed before a model is loaded. Deleted text is also removed from the folder of
+    `cells`."""
 
     def __init__(self, cells: Path) -> None:
         self._cells = cells
@@ -71,7 +69,7 @@ class NoModelEngine(Engine):
         effort: str | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> ChatPrompt:
-        """Frames as ChatML has them."""
+        """A conversation with ChatML's frames."""
         pieces: list[Piece] = []
         for i, message in enumerate(messages):
             pieces += [

@@ -51,7 +51,7 @@ _COUNTED_PIECE = re.compile(r"\s?\w{1,6}|\s+|[^\w\s]{1,3}", re.UNICODE)
 
 
 class CountingTokenizer:
-    """Gives every piece a number when it first sees it. The numbers mean nothing to any model."""
+    """Assigns a number to each piece when it first occurs. The numbers mean nothing to a model."""
 
     def __init__(self) -> None:
         self._ids: dict[bytes, int] = {}
@@ -86,7 +86,7 @@ class CountingTokenizer:
 
 Message = dict[str, Any]
 
-# How thoughts, tool calls and the answers of tools stand in a reply. Servers send and take them in fields of their own.
+# How thoughts, tool calls and tool output are written in a reply. Servers send and take them in separate fields.
 TOOL_TEMPLATE = """{%- if tools %}<|im_start|>system
 {% if messages[0].role == 'system' %}{{ messages[0].content }}
 
@@ -124,7 +124,7 @@ Call one with <tool_call>
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-OMITTED = "[…]"  # what stands for a question that sleeps while its answer is live
+OMITTED = "[…]"  # in place of a pruned question whose answer is live
 _CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _ANSWER = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>(?=<\|im_end\|>|\Z)", re.DOTALL)
 _FRAME = re.compile(r"\A\s*(<\|im_end\|>\s*)?(<\|im_start\|>assistant\s*)?")
@@ -136,10 +136,10 @@ def in_cached_order(
     now: Sequence[ChatMessage],
     recently_resurrected: Container[ChatMessage] = (),
 ) -> list[ChatMessage]:
-    """What is live `now`, in the order that lets a server use again what it has read: the request `before`, and its reply.
+    """The messages `now` in the order in which the server can reuse its cache: the request `before`, and its reply.
 
-    What was sent before stays where it was, as far as nothing of it fell asleep; if less than half of it can stay, it
-    returns to the order of time. `guests`, which woke up lately, come after it, with their dates, right before what is new.
+    What was sent before stays where it was, as far as none of it was pruned; if less than half can stay, the order of
+    time is used. `guests`, which were resurrected recently, come after it, with their dates, right before what is new.
     """
     *said, newest = now
     places = defaultdict[ChatMessage, deque[int]](deque)
@@ -152,18 +152,18 @@ def in_cached_order(
     last = -1 if not found or found[-1] is None else found[-1]
     rest = sorted(set(range(len(said))).difference(kept))
     stays = [place for place in rest if place <= last and said[place] not in recently_resurrected]
-    woken = [place for place in rest if place <= last and said[place] in recently_resurrected]
+    recent = [place for place in rest if place <= last and said[place] in recently_resurrected]
     since = [place for place in rest if place > last]
     reply = list(takewhile(lambda place: said[place].role == "assistant", since))
-    order = [*kept, *stays, *reply, *woken, *since[len(reply) :]]
+    order = [*kept, *stays, *reply, *recent, *since[len(reply) :]]
     return [*(said[place] for place in order), newest]
 
 
 def alternate_roles(messages: Iterable[ChatMessage]) -> list[Message]:
-    """What was said, the system prompt first, then user and assistant in turn.
+    """The system prompt, then user and assistant messages in turn.
 
-    Where something sleeps, two of one speaker may meet: what users said becomes one message, and an answer that stands
-    alone gets a mark in place of its question.
+    Where chunks are pruned, two messages of the same role may be adjacent: user messages are joined, and before an
+    answer without its question a placeholder is inserted.
     """
     system, talk = [], list[Message]()
     for message in messages:
@@ -183,7 +183,7 @@ def alternate_roles(messages: Iterable[ChatMessage]) -> list[Message]:
 
 
 def with_reply(talk: Sequence[Message], reply: str) -> list[Message]:
-    """The conversation with what was written of its last reply: calls and answers of tools as messages of their own."""
+    """The conversation with the reply so far: calls and tool output become messages of their own."""
     messages, rest, number = list(talk), _THOUGHT.sub("", reply), 0
     while made := _CALL.search(rest):
         calls = list[Message]()
@@ -208,7 +208,7 @@ def with_reply(talk: Sequence[Message], reply: str) -> list[Message]:
 
 
 def format_call(name: str, arguments: str) -> str:
-    """A call that a server sends in fields, as it stands in a reply."""
+    """A call that a server sends in separate fields, as it is written in a reply."""
     try:
         given = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
@@ -227,11 +227,11 @@ def _call_in(text: str) -> NativeCall | None:
         return None
 
 
-DEFAULT_CONTEXT = 8192  # tokens, where the server does not tell
+DEFAULT_CONTEXT = 8192  # context in tokens, if the server does not report it
 REQUEST_TIMEOUT = 30.0  # seconds for an answer that needs no model
-MAX_WINDOWS = 256  # whose last requests are remembered
-SHADOW_TIMEOUT = 60.0  # seconds that the shadow model gets after a reply
-# What not every server takes, by the name that it complains about: left out from then on, or sent under another name.
+MAX_WINDOWS = 256  # windows whose last requests are remembered
+SHADOW_TIMEOUT = 60.0  # seconds that the shadow model may take after a reply
+# Options that some servers reject, by the name in the error: left out from then on, or sent under another name.
 OPTIONAL_FIELDS = {
     "max_tokens": "max_completion_tokens",
     **dict.fromkeys(
@@ -262,7 +262,7 @@ FINISH_REASONS: dict[str, StopReason] = {
 
 
 class OpenAiEngine(Engine):
-    """Prompts are sent as messages; what is counted is counted with the shadow model's tokens."""
+    """Sends prompts as messages. Tokens are counted with the shadow model's tokenizer."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class OpenAiEngine(Engine):
         shadow_model: Engine | None = None,
         context: int | None = None,
     ) -> None:
-        """`shadow_model` is this engine's own from now on."""
+        """The engine owns `shadow_model` and closes it."""
         url = check_url(url).removesuffix("/chat/completions")
         self.server = RemoteServer(url if urlsplit(url).path else f"{url}/v1", key)
         self.shadow_model = shadow_model
@@ -281,7 +281,7 @@ class OpenAiEngine(Engine):
         self._counting = CountingTokenizer()
         self._renderer = TemplateRenderer()
         self._left_out: set[str] = set()
-        self._asked: dict[str, Sequence[ChatMessage]] = {}  # what each window sent last, in its order
+        self._asked: dict[str, Sequence[ChatMessage]] = {}  # messages of each window's last request, in order
         try:
             self._template = ModelTemplate(
                 TOOL_TEMPLATE,
@@ -305,7 +305,7 @@ class OpenAiEngine(Engine):
             self.shadow_model.close()
 
     def _models(self) -> dict[str, Mapping[str, Any]]:
-        """What the server lists, by name. Not every server does."""
+        """The models that the server lists, by name. Some servers have no list."""
         try:
             told = self.server.ask("GET", "models", patience=REQUEST_TIMEOUT)
         except RequestRejected as error:
@@ -434,7 +434,7 @@ class OpenAiEngine(Engine):
                         shadow_run.say([step.id])
                 if shadow_run:
                     yield from shadow_run.take()
-                # Where it is as long as it was asked for, the server is about to tell what it had read.
+                # When the reply has its full length, the server still sends its usage.
                 if reply.reason and (reply.reason != "length" or reply.longer):
                     break
             if not read:
@@ -461,7 +461,7 @@ class OpenAiEngine(Engine):
     def _wait_for_shadow_run(
         self, shadow_run: ShadowRun, stopped: Callable[[], bool]
     ) -> Iterator[LateAttention]:
-        """The reply is whole: what the shadow model has not read of it yet."""
+        """The reply has ended: wait for what the shadow model has not read yet."""
         shadow_run.end()
         end = time.monotonic() + SHADOW_TIMEOUT
         while not shadow_run.over and time.monotonic() < end and not stopped():
@@ -472,7 +472,7 @@ class OpenAiEngine(Engine):
     def _events(
         self, window: str, prompt: Prompt, sampling: Sampling, stopped: Callable[[], bool]
     ) -> Iterator[dict[str, Any]]:
-        """The server's events. What it complains about and can be left out is left out, and it is asked again."""
+        """The server's events. An option that the server rejects is left out, and the request is repeated."""
         body = self._body(window, prompt, sampling)
         while True:
             try:
@@ -498,7 +498,7 @@ class OpenAiEngine(Engine):
         return {renamed[name]: value for name, value in body.items() if renamed[name]}
 
     def _ordered_messages(self, window: str, prompt: Prompt) -> list[Message]:
-        """What is said to the server: its beginning stays the same as far as possible, since servers cache it."""
+        """The messages for the server, with a beginning that changes as little as possible, since servers cache it."""
         said, last = prompt.messages, prompt.messages[-1]
         if last.role == "assistant":
             said = said[:-1]
@@ -538,22 +538,22 @@ class OpenAiEngine(Engine):
 
 @dataclass(slots=True)
 class _StreamedReply:
-    """A streamed reply in tokens of ours: thoughts and calls are written into it as the template writes them."""
+    """A streamed reply as tokens: thoughts and calls are written into it as the template writes them."""
 
     tokenize: Callable[[str], Tokens]
     label: int
     stops: StopStrings
     most: int
-    full: bool = False  # whether the context, not the request, says how long it may be
-    reason: StopReason | None = None  # why no more of it is wanted
-    longer: bool = False  # whether more of it came all the same
+    full: bool = False  # whether the context, not the request, limits the reply
+    reason: StopReason | None = None  # why the rest is not needed
+    longer: bool = False  # whether more arrived nevertheless
     told: StopReason | None = None  # why the server ended it
     given: int = 0
     made: int = 0
     prompted: int | None = None
     cached: int | None = None
     thinking: bool = False
-    calls: dict[int, list[str]] = field(default_factory=dict)  # name and arguments, as far as they have come
+    calls: dict[int, list[str]] = field(default_factory=dict)  # name and arguments received so far
 
     def take(self, event: Mapping[str, Any]) -> Iterator[Step]:
         usage = event.get("usage")
@@ -613,7 +613,7 @@ class _StreamedReply:
 
 
 def _surprisal(choice: Mapping[str, Any]) -> float:
-    """Nats of what was said in one event, if the server tells."""
+    """The surprisal of an event's text in nats, if the server sends log-probabilities."""
     told = choice.get("logprobs")
     rows = told.get("content") if isinstance(told, dict) else None
     try:

@@ -19,21 +19,21 @@ from halo_weave.engines.base import remote_host
 from halo_weave.errors import BadInput, EngineError, ServerFailed
 
 log = logging.getLogger(__name__)
-CONNECT_TIMEOUT = 10.0  # seconds until a server must have been reached
-READ_TIMEOUT = 300.0  # seconds that it may be silent, as while it reads a long prompt
-POLL_INTERVAL = 0.05  # seconds between two looks at whether the user has stopped the reply
-MAX_EVENT_BYTES = 64 << 20  # bytes of one event: whole attention of a large model takes megabytes
-RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)  # seconds before a request that was turned away is tried again
+CONNECT_TIMEOUT = 10.0  # timeout for connecting, in seconds
+READ_TIMEOUT = 300.0  # timeout for the next bytes in seconds: a long prompt takes time
+POLL_INTERVAL = 0.05  # seconds between two checks whether the user has stopped the reply
+MAX_EVENT_BYTES = 64 << 20  # largest event in bytes: attention of a large model takes megabytes
+RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0)  # seconds before a rejected request is retried
 RETRY_STATUSES = (408, 425, 429, 500, 502, 503, 504)
-MAX_ERROR_TEXT = 300  # characters of what a server says that are passed on
+MAX_ERROR_TEXT = 300  # characters of a server's message that are shown
 
 
 class KeyRejected(ServerFailed):
-    """The server does not take the key."""
+    """The server rejects the key."""
 
 
 class RequestRejected(ServerFailed):
-    """The server does not take the request."""
+    """The server rejects the request."""
 
     def __init__(self, sentence: str, status: int, told: str) -> None:
         super().__init__(sentence)
@@ -41,7 +41,7 @@ class RequestRejected(ServerFailed):
 
 
 def check_url(url: str) -> str:
-    """An address that can be used, without what a user may have written behind it."""
+    """The address in usable form, without what the user may have added to its path."""
     try:
         parts = urlsplit(url.strip())
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -55,7 +55,7 @@ def check_url(url: str) -> str:
 
 
 class RemoteServer:
-    """One server. The key goes into a header and nowhere else: no message and no log names it."""
+    """One server. The key is sent in a header only: no message or log contains it."""
 
     def __init__(self, url: str, key: str = "", *, patience: float = READ_TIMEOUT) -> None:
         self.url, self.patience = check_url(url), patience
@@ -63,14 +63,14 @@ class RemoteServer:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         times = httpx.Timeout(patience, connect=CONNECT_TIMEOUT)
         try:
-            # A proxy of the environment is for other machines: what is meant for this one stays on it.
+            # A proxy of the environment is for other machines: requests to this machine do not use it.
             self._client = httpx.Client(
                 base_url=self.url, headers=headers, timeout=times, trust_env=bool(remote_host(self.url))
             )
         except (UnicodeEncodeError, ValueError):
             raise BadInput("The key holds characters that cannot be sent. Copy it again.") from None
         self.closed = False
-        self.received = 0  # bytes of all streams
+        self.received = 0  # received bytes of all streams
 
     def __repr__(self) -> str:
         return f"RemoteServer({self.url!r})"
@@ -80,7 +80,7 @@ class RemoteServer:
         self._client.close()
 
     def ask(self, method: str, path: str, body: Any = None, *, patience: float | None = None) -> Any:
-        """The answer to a request, as JSON."""
+        """The response to a request, as JSON."""
         self._check_open()
         with _errors_as_sentences(self.url):
             answer = self._client.request(
@@ -101,9 +101,9 @@ class RemoteServer:
     def stream(
         self, path: str, body: Any, stopped: Callable[[], bool], *, tries: int = len(RETRY_DELAYS)
     ) -> Generator[dict[str, Any], None, None]:
-        """The events of an answer as JSON objects, until it ends or nobody wants it any more.
+        """The events of a response as JSON objects, until it ends or the caller stops.
 
-        A request that is turned away before its answer began is tried again, a little later each time.
+        A request that is rejected before its response begins is retried, with growing pauses.
         """
         for wait in (*RETRY_DELAYS[:tries], None):
             self._check_open()
@@ -134,7 +134,7 @@ class RemoteServer:
         return True
 
     def _refusal(self, status: int, content: bytes, location: str) -> ServerFailed:
-        if status < 400:  # neither words nor the key go where the user has not sent them
+        if status < 400:  # redirects are not followed: text and key go only to the configured server
             return ServerFailed(
                 f"{self.url} sends on to {self.told(location)}. If that is right, give that address."
             )
@@ -151,7 +151,7 @@ class RemoteServer:
         return RequestRejected(f"{self.url} {says} ({status}). {told}".strip(), status, told)
 
     def _words_of(self, content: bytes) -> str:
-        """What a server says of an error."""
+        """The message in a server's error response."""
         text = content.decode(errors="replace")
         with suppress(ValueError, RecursionError):
             found = json.loads(text)
@@ -164,7 +164,7 @@ class RemoteServer:
         return self.told(text)
 
     def told(self, words: Any) -> str:
-        """What a server says, on one line, without the key that it may repeat."""
+        """A server's message, on one line, without the key, which it may contain."""
         text = " ".join(str(words).split())
         if self._key:
             text = text.replace(self._key, "…")
@@ -173,7 +173,7 @@ class RemoteServer:
 
 @contextmanager
 def _errors_as_sentences(url: str) -> Iterator[None]:
-    """Turns what goes wrong on the way into a sentence."""
+    """Convert errors of the connection to sentences."""
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
@@ -191,7 +191,7 @@ def _error_message(url: str, error: BaseException) -> str:
 
 
 class _EventReader:
-    """One streamed answer, read in a thread, so that whoever waits for it can leave at any time."""
+    """Reads one streamed response in a thread, so that the caller can stop waiting at any time."""
 
     def __init__(
         self,
@@ -209,7 +209,7 @@ class _EventReader:
         Thread(target=self._run, name="answer of a server", daemon=True).start()
 
     def leave(self) -> None:
-        """Hang up, even while the thread waits for bytes."""
+        """Close the connection, even while the thread waits for bytes."""
         self._left = True
         if self._socket is not None:
             with suppress(OSError):
@@ -276,5 +276,5 @@ class _EventReader:
                     if self._left or len(rest) > MAX_EVENT_BYTES:
                         break
             self._got.put(None)
-        except BaseException as error:  # handed to who waits
+        except BaseException as error:  # raised by the reader
             self._got.put(error)

@@ -24,12 +24,12 @@ from halo_weave.engines.base import (
 from halo_weave.errors import HaloWeaveError
 
 log = logging.getLogger(__name__)
-TOKENS_PER_PASS = 16  # tokens of a reply that are read at once while it streams
+TOKENS_PER_PASS = 16  # tokens of a reply that are read together while it streams
 ONE_TOKEN = Sampling(temperature=0.0, max_new_tokens=1)
 
 
 class ShadowRun:
-    """One prompt and its reply as the reader reads them, in a thread of its own. `take` never waits."""
+    """One prompt and its reply, read by the shadow model in a thread. `take` never waits."""
 
     def __init__(self, reader: Engine, window: str, prompt: Prompt, capture: Capture) -> None:
         self._reader, self._window, self._prompt = reader, window, prompt
@@ -38,36 +38,36 @@ class ShadowRun:
         self._ids: list[int] = []
         self._ended = self._left = self.over = False
         self._seen: list[LateAttention] = []
-        self.last: AttentionRow | None = None  # what was looked at last: the next token is chosen by it
-        self.fault = ""  # why it reads no more
+        self.last: AttentionRow | None = None  # the last row: the next token is generated with it
+        self.fault = ""  # why reading has ended
         Thread(target=self._run, name="reader", daemon=True).start()
 
     def say(self, ids: Sequence[int]) -> None:
-        """Tokens of the reply, as they come."""
+        """Add tokens of the reply."""
         with self._changed:
             self._ids += ids
             self._changed.notify_all()
 
     def end(self) -> None:
-        """The reply is whole."""
+        """The reply is complete."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
 
     def leave(self) -> None:
-        """Nobody wants to know any more."""
+        """Stop reading."""
         with self._changed:
             self._left = True
             self._changed.notify_all()
 
     def take(self) -> list[LateAttention]:
-        """What was seen since the last time."""
+        """The attention captured since the last call."""
         with self._changed:
             seen, self._seen = self._seen, []
             return seen
 
     def wait(self, seconds: float) -> None:
-        """Until something more was seen, or all was."""
+        """Wait until more attention was captured, or all of it."""
         with self._changed:
             if not (self.over or self._seen):
                 self._changed.wait(seconds)
@@ -90,7 +90,7 @@ class ShadowRun:
             self._changed.notify_all()
 
     def _next(self, done: int) -> int:
-        """How far to read next: a stride, or all that is left of a reply that has ended."""
+        """How far to read next: a stride, or the rest of a reply that has ended."""
         with self._changed:
             while not (self._left or self._ended or len(self._ids) - done >= TOKENS_PER_PASS):
                 self._changed.wait()
@@ -125,7 +125,7 @@ class ShadowRun:
         )
 
     def _read(self, prompt: Prompt) -> tuple[PrefillResult | None, AttentionRow | None]:
-        """What was seen of it, and what the token after it would be chosen by."""
+        """Read up to there: the captured attention, and the row for the token after it."""
         read, row = None, None
         steps = self._reader.generate(
             self._window, prompt, ONE_TOKEN, self._capture, stopped=lambda: self._left

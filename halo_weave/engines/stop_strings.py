@@ -1,4 +1,4 @@
-"""Detects stop strings that may span several tokens. Pure."""
+"""Detect stop strings, which may span several tokens."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from halo_weave.engines.base import Step
 
 
 class StopStrings:
-    """Holds a step back while its text may be the beginning of a stop string."""
+    """Holds back a step while its text may be the beginning of a stop string."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         self.strings = [string.encode() for string in strings if string]
         self.held: list[Step] = []
 
     def feed(self, step: Step) -> tuple[list[Step], bool]:
-        """Steps that may go out now, and whether a stop string was met.
-
-        What belongs to the stop string does not go out; of a token that begins before it, only the part before.
-        """
+        """The steps that can be released, and whether a stop string was found. Its text is not released; of a token
+        that begins before it, only that part is."""
         self.held.append(step)
         text = b"".join(held.piece for held in self.held)
         met = [at for at in (text.find(string) for string in self.strings) if at >= 0]
@@ -35,7 +33,7 @@ class StopStrings:
         return out, bool(met)
 
     def overlap(self, text: bytes) -> int:
-        """How long an end of the text could still become a stop string."""
+        """The length of the longest end of the text that could become a stop string."""
         longest = max((len(string) for string in self.strings), default=1) - 1
         for size in range(min(longest, len(text)), 0, -1):
             if any(string.startswith(text[-size:]) for string in self.strings):
@@ -43,6 +41,6 @@ class StopStrings:
         return 0
 
     def rest(self) -> list[Step]:
-        """What was held back, when generation ends for another reason."""
+        """The steps that were held back, when generation has ended for another reason."""
         out, self.held = self.held, []
         return out

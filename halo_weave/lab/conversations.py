@@ -1,4 +1,4 @@
-"""Given conversations (LoCoMo files or plain text), said to a model with given or generated replies."""
+"""Given conversations (LoCoMo files or plain text), run on a model with given or generated replies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from halo_weave.app import open_store
 from halo_weave.chat import Weave, events
-from halo_weave.chat.capture import CaptureWriter
-from halo_weave.chat.recorder import NewRecorder
+from halo_weave.chat.capture import CaptureWriter, NewRecorder
 from halo_weave.core.attribution import MIN_SHARE
 from halo_weave.core.brightness import AttentionRow, Capture
 from halo_weave.core.retrieval_heads import Calibration
@@ -35,16 +35,15 @@ from halo_weave.engines.base import (
 from halo_weave.errors import BadInput
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
-from halo_weave.store.sqlite import SqliteStore
 
 KINDS = {1: "several pieces", 2: "temporal", 3: "open-domain", 4: "single-hop"}
 EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
-PACE = timedelta(seconds=30)  # between turns, of which the files tell only when the first was said
+PACE = timedelta(seconds=30)  # minutes between turns: the files only have the time of the first
 
 
 @dataclass(frozen=True, slots=True)
 class DialogueTurn:
-    """What one speaker says in a row, and the names that the file has for it."""
+    """Consecutive text of one speaker, with the file's ids for it."""
 
     names: frozenset[str]
     role: Role
@@ -54,7 +53,7 @@ class DialogueTurn:
 
 @dataclass(frozen=True, slots=True)
 class DialogueQuestion:
-    """A question about a conversation: its answer, and where that stands."""
+    """A question about a conversation, its answer, and the ids of the evidence."""
 
     text: str
     answer: str
@@ -70,7 +69,7 @@ class Dialogue:
 
 
 def read_dialogues(folder: Path, most: int | None = None, *, captions: bool = False) -> list[Dialogue]:
-    """The conversations of a folder, by name."""
+    """The conversations in a folder, by name."""
     found = sorted(folder.glob("*.json"))[:most]
     if not found:
         raise BadInput(
@@ -80,9 +79,9 @@ def read_dialogues(folder: Path, most: int | None = None, *, captions: bool = Fa
 
 
 def read_dialogue(path: Path, *, captions: bool = False) -> Dialogue:
-    """A conversation out of a file. Who speaks stands in the text, since questions name them.
+    """A conversation from a file. The text names the speaker, since questions do.
 
-    `captions`: those of shared pictures too. They were not said, but some answers stand nowhere else.
+    `captions`: include captions of shared pictures. They were not said, but some answers are only there.
     """
     try:
         held = json.loads(path.read_text(encoding="utf-8"))
@@ -117,7 +116,7 @@ def _words(turn: Mapping[str, str], captions: bool) -> str:
 
 
 def exchanges_of(turns: Sequence[DialogueTurn]) -> Iterator[tuple[DialogueTurn, DialogueTurn]]:
-    """What the user said with what was answered; what has no counterpart, as the last words of a day, is left out."""
+    """Messages of the user with their replies; a message without a reply, such as the last one of a day, is left out."""
     for one, other in pairwise(turns):
         if one.role is Role.USER and other.role is Role.ASSISTANT:
             yield one, other
@@ -129,7 +128,7 @@ GREEDY = Sampling(temperature=0.0, max_new_tokens=1)
 def read_given_reply(
     engine: Engine, window: str, prompt: Prompt, reply: Tokens, capture: Capture | None, **how: Any
 ) -> Iterator[GenerationEvent]:
-    """What the engine would tell if it had chosen these tokens itself."""
+    """The events of the engine as if it had generated these tokens."""
     first: AttentionRow | None = None
     for event in engine.generate(window, prompt, GREEDY, capture, **how):
         if isinstance(event, Step):
@@ -156,11 +155,11 @@ def read_given_reply(
 
 
 class GivenReplyEngine:
-    """An engine whose replies are given before they are asked for. All else is the engine's own."""
+    """An engine whose replies are given. Everything else is done by the wrapped engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.reply: Tokens | None = None  # what it says next; None: what the model chooses
+        self.reply: Tokens | None = None  # tokens of the next reply; None: the model generates it
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
@@ -181,15 +180,15 @@ class GivenReplyEngine:
         return read_given_reply(self._engine, window, prompt, self.reply, capture, **how)
 
     def close(self) -> None:
-        """The engine is its owner's to close."""
+        """Does nothing: the caller owns the engine."""
 
 
-Messages = Sequence[tuple[str, str]]  # what the user says, and the reply if it is given
+Messages = Sequence[tuple[str, str]]  # the user's message, and the reply if it is given
 Progress = Callable[[str, int, int], None]
 
 
 def read_messages(path: Path) -> list[tuple[str, str]]:
-    """A conversation in the form of LoCoMo, or a text file with a message on each line."""
+    """The user's messages in a LoCoMo conversation, or in a text file with one message on each line."""
     if path.suffix == ".json":
         return [(user.text, reply.text) for user, reply in exchanges_of(read_dialogue(path).turns)]
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -206,7 +205,7 @@ def run_conversation(
     progress: Progress,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """A conversation in a memory of its own, captured in the folder if there is one: what `said_to` tells of it."""
+    """Run a conversation in a memory of its own, captured if there is a folder. Returns what `said_to` yields for it."""
     forced, place = GivenReplyEngine(engine), folder
 
     def new_recorder(window: str, chosen: Settings, model: Engine, heads: Calibration) -> CaptureWriter:
@@ -217,7 +216,7 @@ def run_conversation(
 
     recording: NewRecorder | None = new_recorder if folder else None
     with tempfile.TemporaryDirectory() as work:
-        store = SqliteStore(Path(work) / "memory.sqlite")
+        store = open_store(Path(work))
         recall = MemorySearch(store, None)
         with closing(
             Weave(
@@ -235,7 +234,7 @@ def run_conversation(
 def send_messages(
     weave: Weave, forced: GivenReplyEngine, says: Messages, progress: Progress
 ) -> list[dict[str, Any]]:
-    """For each message: the reply, and the chunks it took most from, in their own words."""
+    """For each message: the reply, and the chunks that it used most, in their own words."""
     window = weave.windows.create("lab").id
     told = []
     for number, (text, reply) in enumerate(says):
@@ -266,7 +265,7 @@ def send_messages(
                 "nothing": round(use.nothing, 3),
                 "tokens": stats.get("tokens"),
                 "tokens_per_second": stats.get("tokens_per_second"),
-                "asleep": stats.get("asleep"),
+                "pruned": stats.get("pruned"),
             }
         )
     return told

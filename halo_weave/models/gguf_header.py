@@ -12,7 +12,7 @@ from typing import Any
 
 from halo_weave.errors import ModelNotFound, ModelUnusable
 
-SCALARS = {  # GGUF's numbers for the types of single values
+SCALARS = {  # GGUF's codes for types of single values
     kind: struct.Struct("<" + form)
     for kind, form in zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True)
 }
@@ -20,13 +20,13 @@ COUNT, KIND = SCALARS[10], SCALARS[4]
 STRING, ARRAY = 8, 9
 TOKENS = "tokenizer.ggml.tokens"
 TOKENIZER_KEYS = ("model", "pre", "tokens", "merges", "add_space_prefix")
-MAX_DIMENSIONS = 4  # of ggml
-MAX_LAYERS = 512  # of llama.cpp
+MAX_DIMENSIONS = 4  # types of ggml
+MAX_LAYERS = 512  # values of llama.cpp
 MAX_PAIRS, MAX_TENSORS, MAX_STRINGS = 1 << 16, 1 << 18, 1 << 22
 MAX_TEXT_BYTES = 4 << 20  # bytes
-MAX_LIST_LENGTH = 4096  # numbers, such as one for each layer
+MAX_LIST_LENGTH = 4096  # length of a short array, such as one number for each layer
 
-# What llama.cpp computes with before it checks: outside of these ranges it aborts, or asks for all memory there is.
+# Values that llama.cpp uses before it checks them: outside these ranges it aborts, or allocates all memory.
 RANGES = {
     "block_count": (1, MAX_LAYERS),
     "context_length": (1, 1 << 30),
@@ -63,11 +63,11 @@ class GgufHeader:
     lists: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # short arrays of numbers
 
     def get(self, key: str) -> Any:
-        """A value of this architecture, such as `pooling_type`, or None."""
+        """A value of this architecture, such as `pooling_type`; None: missing."""
         return self.values.get(f"{self.architecture}.{key}")
 
     def per_layer(self, key: str) -> list[int]:
-        """A whole number for each layer, whether the file has one for all or a list."""
+        """A whole number for each layer, also if the file has one number for all."""
         layers = int(self.get("block_count") or 0)
         listed = self.lists.get(f"{self.architecture}.{key}")
         if listed is not None:
@@ -76,7 +76,7 @@ class GgufHeader:
 
     @property
     def is_embedder(self) -> bool:
-        """Made to embed text, not to write it."""
+        """Whether it is an embedding model, which cannot generate text."""
         return (
             bool(self.get("pooling_type"))
             or self.get("attention.causal") is False
@@ -86,7 +86,7 @@ class GgufHeader:
 
 
 def read_header(path: Path) -> GgufHeader:
-    """Raises ModelNotFound or ModelUnusable with what is wrong."""
+    """Read and check the header. Raises ModelNotFound or ModelUnusable."""
     if not path.is_file():
         raise ModelNotFound(
             f"There is no model at {path}. Give the path of a GGUF file, or try: halo-weave pull"
@@ -116,7 +116,7 @@ def _malformed(path: Path, what: str) -> ModelUnusable:
 
 
 class GgufHeaderReader:
-    """Walks through the header, which is one long run of lengths and values."""
+    """Reads the header, a sequence of lengths and values."""
 
     def __init__(self, content: mmap.mmap, path: Path) -> None:
         self.content, self.path, self.at = content, path, 4
@@ -182,7 +182,7 @@ class GgufHeaderReader:
         return self.content[self.at - length : self.at]
 
     def array(self, *, distinct: bool) -> tuple[int, tuple[Any, ...] | None]:
-        """Its length, and its numbers if it is a short one. The tokens of a vocabulary must be distinct."""
+        """The length of an array, and its numbers if it is short. The tokens of a vocabulary must be unique."""
         kind, count = self.scalar(KIND), int(self.scalar(COUNT))
         if kind in SCALARS:
             start, form = self.at, SCALARS[kind]
@@ -209,7 +209,7 @@ class GgufHeaderReader:
         return count, None
 
     def check_extents(self, tensors: int, alignment: int) -> None:
-        """Every tensor must end within the file."""
+        """Check that every tensor ends within the file."""
         # Here, since most commands read no model.
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
@@ -224,7 +224,7 @@ class GgufHeaderReader:
             self.tensors[name] = shape, kind, offset
             try:
                 block, size = GGML_QUANT_SIZES[GGMLQuantizationType(kind)]
-            except (ValueError, KeyError):  # a type newer than the table: llama.cpp will judge
+            except (ValueError, KeyError):  # a type newer than the table: left to llama.cpp
                 continue
             end = max(end, offset + math.prod(shape) // block * size)
         start = -(-self.at // alignment) * alignment
@@ -234,7 +234,7 @@ class GgufHeaderReader:
 
 
 def _check_values(header: GgufHeader, path: Path) -> None:
-    """Refuse what llama.cpp would abort at."""
+    """Refuse values at which llama.cpp would abort."""
     if header.values.get("tokenizer.ggml.model") in ("no_vocab", "none"):
         raise ModelUnusable(f"{path} has no vocabulary, so it cannot be given text. Use another model.")
     tokens = header.values.get(TOKENS, 0)

@@ -30,13 +30,13 @@ REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 MAX_LIST_BYTES = 32 << 20  # bytes of a list of files
 MAX_PAGES = 50
 TRY_AGAIN = " Check the network, then try again."
-RECEIVE_BYTES = 1 << 16  # bytes at a time: so many at most are lost when a connection breaks
+RECEIVE_BYTES = 1 << 16  # bytes per write: at most these are lost when a connection breaks
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class HubReference:
-    """`hf:owner/repo[:quant]`; in place of the quant the name of a file will do."""
+    """`hf:owner/repo[:quant]`; instead of the quant, a file name can be given."""
 
     repository: str
     quant: str = ""
@@ -56,21 +56,21 @@ class HubReference:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long the hub is waited for."""
+    """How often and how long to retry."""
 
-    attempts: int = 5  # in a row without any progress
+    attempts: int = 5  # failed attempts in a row without progress
     connect: float = 10.0
     read: float = 60.0
     pause: float = 1.0  # doubled with each attempt
-    longest_pause: float = 120.0  # a hub that asks for more is not waited for
+    longest_pause: float = 120.0  # if the hub asks for longer pauses, the download is given up
 
 
 class HubUnreachable(ModelNotFound):
-    """No answer came: the network is missing, or the hub's name is wrong."""
+    """There was no response: no network, or a wrong name of the hub."""
 
 
 class _Unavailable(ModelNotFound):
-    """May be better in a moment."""
+    """A failure that may pass: retry later."""
 
     def __init__(self, sentence: str, wait: float = 0.0) -> None:
         super().__init__(sentence)
@@ -78,7 +78,7 @@ class _Unavailable(ModelNotFound):
 
 
 class ModelHub:
-    """The hub at HF_ENDPOINT, with the user's HF_TOKEN if there is one."""
+    """The hub at HF_ENDPOINT, with the user's HF_TOKEN if it is set."""
 
     def __init__(self, patience: RetryPolicy | None = None) -> None:
         self.endpoint = (os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
@@ -86,7 +86,7 @@ class ModelHub:
         self._patience = patience or RetryPolicy()
 
     def choose(self, reference: HubReference, progress: Progress) -> tuple[str, list[KnownFile]]:
-        """The commit that the repository is at, and the files that the reference means: one, or all its shards."""
+        """The current commit of the repository, and the files that the reference means: one, or all its shards."""
         progress(f"Asking the hub for {reference}", 0, 0)
         commit = self._commit(reference)
         return commit, choose_files(reference, self._files(reference, commit))
@@ -118,7 +118,7 @@ class ModelHub:
         return found
 
     def _json(self, url: str, reference: HubReference) -> tuple[Any, str | None]:
-        """An answer, and where it goes on."""
+        """A JSON response, and the address of its next page."""
 
         def ask() -> tuple[Any, str | None]:
             with self._get(url) as answer:
@@ -140,7 +140,7 @@ class ModelHub:
     def fetch(
         self, repository: str, revision: str, file: KnownFile, target: Path, progress: Progress
     ) -> Path:
-        """Download one file to the target, from where an earlier download stopped."""
+        """Download one file, continuing an earlier download."""
         url = (
             f"{self.endpoint}/{repository}/resolve/{quote(revision, safe='')}/{quote(file.hub or file.name)}"
         )
@@ -157,7 +157,7 @@ class ModelHub:
                 except HashMismatch:
                     if not resumed:
                         raise
-                    resumed = False  # what an earlier download left was damaged: once more from the beginning
+                    resumed = False  # the part file of an earlier download was damaged: start again from the beginning
 
     def _receive(
         self, url: str, reference: HubReference, file: KnownFile, part: PartFile, progress: Progress
@@ -196,12 +196,12 @@ class ModelHub:
     def _get(self, url: str, headers: dict[str, str] | None = None) -> AbstractContextManager[httpx.Response]:
         sent = {"User-Agent": "halo-weave", "Accept-Encoding": "identity", **(headers or {})}
         if self._token:
-            sent["Authorization"] = f"Bearer {self._token}"  # httpx does not send it on to another host
+            sent["Authorization"] = f"Bearer {self._token}"  # httpx does not forward it to another host
         timeout = httpx.Timeout(self._patience.read, connect=self._patience.connect)
         return httpx.stream("GET", url, headers=sent, timeout=timeout, follow_redirects=True)
 
     def _patiently(self, attempt: Callable[[], Answer], reached: Callable[[], int]) -> Answer:
-        """Again after what may pass, with pauses, as long as there is progress."""
+        """Retry failures that may pass, with pauses, as long as there is progress."""
         failures, answered = 0, False
         while True:
             before = reached()
@@ -210,7 +210,7 @@ class ModelHub:
             except _Unavailable as error:
                 failure, wait, answered = error, error.wait, True
             except httpx.HTTPError as error:
-                # A hub that was never reached is not asked again: the network is missing, or its name is wrong.
+                # If the hub was never reached, do not retry: there is no network, or its name is wrong.
                 began = not isinstance(
                     error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol
                 )
@@ -225,7 +225,7 @@ class ModelHub:
             time.sleep(wait or min(self._patience.pause * 2 ** (failures - 1), self._patience.longest_pause))
 
     def _check(self, answer: httpx.Response, reference: HubReference) -> None:
-        """A refusal as a sentence."""
+        """Raise an error with a sentence if the hub refuses."""
         status, code = answer.status_code, answer.headers.get("X-Error-Code", "")
         name = reference.repository
         if status < 400:
@@ -257,7 +257,7 @@ class ModelHub:
 
 
 def choose_files(reference: HubReference, files: Sequence[KnownFile]) -> list[KnownFile]:
-    """The file that is meant: of the quant that was named, else Q4_K_M, else Q8_0, else the first; with its shards."""
+    """The file of the named quant, else of Q4_K_M, else of Q8_0, else the first one; with its shards."""
     models = [
         file for file in files if file.name.lower().endswith(".gguf") and not SIDE_FILES.search(file.name)
     ]
@@ -288,7 +288,7 @@ def choose_files(reference: HubReference, files: Sequence[KnownFile]) -> list[Kn
 
 
 def quant_of(path: str) -> str:
-    """The kind of quantization that a file name tells, such as Q4_K_M."""
+    """The quantization in a file name, such as Q4_K_M."""
     found = QUANT.findall(SHARD.sub(".gguf", path).removesuffix(".gguf"))
     return found[-1].upper() if found else ""
 
@@ -296,7 +296,7 @@ def quant_of(path: str) -> str:
 def pull_from_hub(
     reference: HubReference, folder: Path, progress: Progress, patience: RetryPolicy | None = None
 ) -> Path:
-    """The weights under `folder/owner/repo`, pulled if they are not there; of several parts, the first."""
+    """The weights under `folder/owner/repo`, downloaded if they are missing; of several shards, the first."""
     hub = ModelHub(patience)
     commit, files = hub.choose(reference, progress)
     paths = []
@@ -309,7 +309,7 @@ def pull_from_hub(
 
 
 def pulled_from_hub(reference: HubReference, folder: Path) -> Path | None:
-    """The weights that an earlier pull brought, without asking the hub."""
+    """The weights from an earlier download, without a request to the hub."""
     home = folder / reference.repository
     here = [
         KnownFile(path.relative_to(home).as_posix(), "", 0)
@@ -323,7 +323,7 @@ def pulled_from_hub(reference: HubReference, folder: Path) -> Path | None:
 
 
 def _hub_file(told: Any) -> KnownFile | None:
-    """A file of the list that can be checked and stored, or nothing."""
+    """A file of the hub's list, if it can be checked and stored."""
     if not isinstance(told, dict) or not isinstance(told.get("lfs"), dict):
         return None
     path, sha256, size = told.get("path"), told["lfs"].get("oid"), told["lfs"].get("size")
@@ -343,14 +343,14 @@ def _hub_file(told: Any) -> KnownFile | None:
 
 
 def _is_of(path: str, quant: str) -> bool:
-    """A file is meant by its quant or by its name."""
+    """Whether the reference means this file, by quant or by name."""
     if quant.lower().endswith(".gguf"):
         return quant.lower() in (path.lower(), PurePosixPath(path).name.lower())
     return bool(re.search(rf"(?i)(^|[-._/]){re.escape(quant)}[-./]", path))
 
 
 def _announced_hash(answer: httpx.Response) -> str:
-    """The SHA-256 that the hub names before it redirects, if it does."""
+    """The SHA-256 in the hub's redirect, if there is one."""
     for one in (*answer.history, answer):
         etag = str(one.headers.get("X-Linked-Etag", "")).strip('W/"')
         if re.fullmatch(r"[0-9a-f]{64}", etag):

@@ -39,9 +39,7 @@ from halo_weave.models.memory_estimate import (
 from halo_weave.paths import models_folder
 
 SIZE = re.compile(r"(?i)(\d+x)?e?\d+(\.\d+)?[bmk](-a\d+(\.\d+)?b)?")
-CACHE_PREFIX = re.compile(
-    r"(?i)[-_]gguf_"
-)  # llama.cpp's cache puts the repository before the name of the file
+CACHE_PREFIX = re.compile(r"(?i)[-_]gguf_")  # llama.cpp's cache puts the repository before the file name
 NOISE = {"gguf", "ggml", "awq", "gptq", "imatrix", "i1", "hf", "model", "ud", "bnb", "4bit", "8bit", "mlx"}
 SPELLINGS = {
     "ai": "AI",
@@ -63,9 +61,9 @@ SPELLINGS = {
 
 
 def human_name(path: Path, header: GgufHeader | None = None) -> str:
-    """Out of the catalogue if the file is one of it, else from the file's name, else from its header.
+    """The name of a model: from the catalogue, else from the file name, else from the header.
 
-    The name in a header is often that of a training run; a file that tells a size was named for people.
+    The header often has the name of a training run; file names with a size are written for people.
     """
     for entry in catalogue.ENTRIES:
         if path.name == entry.files[0].name:
@@ -84,7 +82,7 @@ def human_name(path: Path, header: GgufHeader | None = None) -> str:
 
 
 def _readable_words(text: str, shard: bool = False) -> str:
-    """Words with capitals, without what tells how the weights are stored."""
+    """Words with capitals, without those about quantization."""
     if shard:
         text = SHARD.sub("", text + ".gguf")
     for quant in QUANT.findall(text):
@@ -108,7 +106,7 @@ def _word(word: str) -> str:
 logger = logging.getLogger(__name__)
 DEFAULT = "default"  # a name for the general model that suits this machine
 MAX_MANIFEST_BYTES = 1 << 20  # bytes
-OLLAMA_PARTS = ("vision", "audio", "mm")  # keys that Ollama puts into the file of the text model
+OLLAMA_PARTS = ("vision", "audio", "mm")  # keys in Ollama's file of a text model
 OLLAMA_BLOB = re.compile("sha256-[0-9a-f]{64}")
 OLLAMA_WEIGHTS = "application/vnd.ollama.image.model"
 
@@ -121,14 +119,14 @@ class LocalModel:
 
     @property
     def size(self) -> int:
-        """Bytes of all its shards."""
+        """Bytes of all shards."""
         shard = SHARD.search(self.path.name)
         pattern = f"{self.path.name[: shard.start()]}-*-of-{shard[2]}.gguf" if shard else ""
         files = list(self.path.parent.glob(pattern)) if shard else [self.path]
         return sum(file.stat().st_size for file in files)
 
     def described(self) -> tuple[str, GgufHeader | None, str]:
-        """Its human name, its header, and why it cannot be used, if so."""
+        """Its readable name, its header, and why it cannot be used, if so."""
         try:
             stat = self.path.stat()
             header = _header(self.path, stat.st_size, stat.st_mtime_ns)
@@ -148,19 +146,19 @@ class LocalModel:
 
 @lru_cache(256)
 def _header(path: Path, size: int, changed: int) -> GgufHeader:
-    """Read once, as long as the file stays as it is."""
+    """The header, cached as long as the file does not change."""
     return read_header(path)
 
 
 def local_models(environment: Mapping[str, str] | None = None, home: Path | None = None) -> list[LocalModel]:
-    """Every model file once: our own first, then those of other programs."""
+    """Every model file once: those in our own folder first, then those of other programs."""
     environment = os.environ if environment is None else environment
     home = home or Path.home()
     found: dict[Path, LocalModel] = {}
     for model in _all_models(environment, home):
         try:
             real = model.path.resolve(strict=True)
-        except OSError:  # a link to what is gone
+        except OSError:  # a broken link
             continue
         found.setdefault(real, model)
     return list(found.values())
@@ -168,29 +166,29 @@ def local_models(environment: Mapping[str, str] | None = None, home: Path | None
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A model that can be used or pulled, with what it takes of this machine."""
+    """A model that can be used or downloaded, with what it needs."""
 
     name: str  # as it is typed
     title: str
-    kind: Literal["chat", "text", "embedder"] | None  # None: not known
+    kind: Literal["chat", "text", "embedder"] | None  # None: unknown
     size: int  # bytes of its files
-    needs: int | None  # bytes of memory; None: not known
+    needs: int | None  # bytes of memory; None: unknown
     fits: bool | None
     where: str  # "pulled", "to pull", or the program whose folder it lies in
     source: str
     path: str | None
     license: str
     problem: str  # why it cannot be used, if so
-    note: str  # what should be known of it
+    note: str  # a note for the user
 
 
 def listed_models(memory: int) -> list[ListedModel]:
-    """The catalogue, what lies on this machine, then models of the hub that fit it and the next larger one."""
+    """The catalogue, the models on this machine, then the hub's models that fit and the next larger one."""
     listed = [_listed_catalogue_entry(entry, memory) for entry in catalogue.ENTRIES]
     known = {entry.path for entry in catalogue.ENTRIES if entry.present}
     for model in local_models():
         if model.path not in known:
-            with suppress(OSError):  # it went meanwhile
+            with suppress(OSError):  # it was deleted meanwhile
                 listed.append(_listed_file(model, memory))
     here = {one.name.lower() for one in listed}
     larger = [one for one in catalogue.RECOMMENDED if not one.memory_estimate.fits(memory)][:1]
@@ -259,16 +257,16 @@ def _listed_file(model: LocalModel, memory: int) -> ListedModel:
 
 
 def title_of(path: Path) -> str:
-    """The name of a model that its file does not tell, as with Ollama, which names files by their hash."""
+    """The name of a model whose file name is a hash, as with Ollama."""
     if not OLLAMA_BLOB.fullmatch(path.name):
         return ""
     return next((model.described()[0] for model in _ollama(path.parents[1]) if model.path == path), "")
 
 
 def find_model(name: str, *, any_path: bool = True) -> Path | CatalogueEntry | HubReference:
-    """What a user means: a file, a model of the catalogue or of the hub, or one that lies on this machine.
+    """The model that a user means: a file, a name of the catalogue or of the hub, or a model on this machine.
 
-    Without `any_path` only those files are found that `local_models` lists, and nothing is told of others.
+    Without `any_path`, only files are found that `local_models` lists; nothing about other files is revealed.
     """
     if name.startswith(SCHEME):
         return HubReference.read(name)
@@ -316,19 +314,19 @@ def find_model(name: str, *, any_path: bool = True) -> Path | CatalogueEntry | H
 def _expanded(name: str) -> Path:
     try:
         return Path(name).expanduser()
-    except RuntimeError:  # the home of somebody who is not known here
+    except RuntimeError:  # the home of an unknown user
         return Path(name)
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # too long, or in a folder that may not be looked into
+    except OSError:  # too long, or in a folder without permission
         return False
 
 
 def local_path(found: Path | CatalogueEntry | HubReference) -> Path | None:
-    """Where it lies, if it is here already."""
+    """The path of the model, if it is on this machine."""
     if isinstance(found, CatalogueEntry):
         return found.path if found.present else None
     if isinstance(found, HubReference):
@@ -337,7 +335,7 @@ def local_path(found: Path | CatalogueEntry | HubReference) -> Path | None:
 
 
 def resolve(name: str | Path, progress: Progress = no_progress) -> Path:
-    """The file that is meant by a path, a name or an `hf:` reference; what is not here yet is pulled."""
+    """The file for a path, a name or an `hf:` reference, downloaded if it is missing."""
     found = find_model(str(name))
     path = local_path(found)
     if path is None and not isinstance(found, Path):
@@ -346,7 +344,7 @@ def resolve(name: str | Path, progress: Progress = no_progress) -> Path:
 
 
 def chosen_weights(model: str | Path | None, progress: Progress = no_progress) -> Path:
-    """The file of the chat model that was named, else of the default."""
+    """The file of the named chat model, else of the default one."""
     if model:
         return resolve(model, progress)
     path, sentence = catalogue.ensure_default(machine_memory(), machine_cores(), progress)
@@ -356,12 +354,12 @@ def chosen_weights(model: str | Path | None, progress: Progress = no_progress) -
 
 
 def name_of(path: Path) -> str:
-    """How a model of the catalogue is called, by its file; else the file's own name."""
+    """The name in the catalogue of a model file; else the name of the file."""
     return next((entry.name for entry in catalogue.ENTRIES if entry.path == path), path.stem)
 
 
 def pull_model(found: CatalogueEntry | HubReference, progress: Progress = no_progress) -> Path:
-    """Bring a model into the models folder, or check what is there."""
+    """Download a model into the models folder, or check the one that is there."""
     if isinstance(found, CatalogueEntry):
         return catalogue.pull(found, progress)
     folder = models_folder()
@@ -388,7 +386,7 @@ def _all_models(environment: Mapping[str, str], home: Path) -> Iterator[LocalMod
     for file in _weights(own):
         inside = file.relative_to(own)
         if file.parent == catalogue.DEFAULT_EMBEDDER.path.parent:
-            continue  # made out of what was pulled
+            continue  # converted from a downloaded file
         if inside.as_posix() in known:
             yield LocalModel(known[inside.as_posix()], file, "Halo Weave")
         elif len(inside.parts) > 2:
@@ -474,7 +472,7 @@ def _hub_name(repository: str, file: Path) -> str:
 
 
 def _weights(root: Path) -> Iterator[Path]:
-    """The model files below; of a model in shards, the first."""
+    """The model files in a folder; of a model in shards, the first."""
     for file in _files(root):
         shard = SHARD.search(file.name)
         if (
@@ -486,7 +484,7 @@ def _weights(root: Path) -> Iterator[Path]:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """All files below that are not hidden, in order; what may not be read is passed over."""
+    """All files in a folder that are not hidden, sorted; unreadable ones are skipped."""
     for folder, folders, names in os.walk(root):
         folders.sort()
         yield from (Path(folder) / name for name in sorted(names) if not name.startswith("."))
@@ -497,7 +495,7 @@ def _folders(*candidates: str | Path | None) -> list[Path]:
 
 
 def _application_data(environment: Mapping[str, str], home: Path, name: str) -> list[Path]:
-    """Where programs keep what is theirs, on each system."""
+    """Where programs keep their data, on each system."""
     roots = [home / ".local/share", home / ".config", home / "Library/Application Support"]
     if sys.platform == "win32":
         roots = [Path(environment[key]) for key in ("LOCALAPPDATA", "APPDATA") if environment.get(key)]

@@ -14,10 +14,10 @@ from halo_weave.models.gguf_header import GgufHeader
 KvType = Literal["f16", "bf16", "f32", "q8_0", "q4_0"]
 KV_TYPES: tuple[KvType, ...] = get_args(KvType)
 DEFAULT_CONTEXT = 8192
-MIN_KV_CACHE_BYTES = 640 << 20  # for the KV caches of two full windows, if one does not take more
+MIN_KV_CACHE_BYTES = 640 << 20  # for the KV caches of two full windows, unless one needs more
 BUFFER_BYTES = 80_000_000  # of one window: logits, the graph
 WORKING_BYTES = 250_000_000  # Python, the embedder, the index
-USABLE_SHARE = 0.6  # of the machine's memory: the rest belongs to the system and to other programs
+USABLE_SHARE = 0.6  # share of the machine's memory: the rest is for the system and other programs
 _TYPE_BYTES: dict[KvType, float] = {"f16": 2, "bf16": 2, "f32": 4, "q8_0": 34 / 32, "q4_0": 18 / 32}
 
 
@@ -37,14 +37,15 @@ class MemoryEstimate:
 
 
 def kv_cache_limit(full_window: int) -> int:
-    """Bytes for the KV caches of all windows; a window that does not fit any more is put aside on disk."""
+    """Bytes for the KV caches of all windows; a cache that does not fit is moved to disk."""
     return max(full_window, min(2 * full_window, MIN_KV_CACHE_BYTES))
 
 
 def estimate_memory(
     header: GgufHeader, size: int, context: int | None = None, kv_type: KvType = "f16"
 ) -> MemoryEstimate:
-    """`size`: bytes of all files of the model. An upper bound: sliding windows and recurrent layers take less."""
+    """An upper bound of the memory: sliding windows and recurrent layers need less. `size`: bytes of all files of the
+    model."""
     trained = int(header.get("context_length") or DEFAULT_CONTEXT)
     return MemoryEstimate(
         size, min(context or DEFAULT_CONTEXT, trained) * kv_bytes_per_token(header, kv_type)
@@ -52,7 +53,7 @@ def estimate_memory(
 
 
 def kv_bytes_per_token(header: GgufHeader, kv_type: KvType = "f16") -> int:
-    """Keys and values of one token, in all layers."""
+    """Bytes of keys and values of one token, in all layers."""
     heads = header.per_layer("attention.head_count")
     width = int(header.get("embedding_length") or 0) // max(1, *heads, 1)
     key = int(header.get("attention.key_length") or width)
@@ -66,7 +67,7 @@ def kv_bytes_per_token(header: GgufHeader, kv_type: KvType = "f16") -> int:
 
 
 def value_type(kv_type: KvType) -> KvType:
-    """llama.cpp stores values in fewer bits only with flash attention, which hides what the model looks at."""
+    """The type of cached values. llama.cpp quantizes them only with flash attention, which hides the attention."""
     return "f16" if kv_type.startswith("q") else kv_type
 
 
@@ -76,7 +77,7 @@ def machine_cores() -> int:
 
 
 def machine_memory() -> int:
-    """Bytes of memory that this process may use: what the machine has, or what its container is given."""
+    """Bytes of memory that this process may use: those of the machine, or of its container."""
     found = [_physical_memory()]
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:

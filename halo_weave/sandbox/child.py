@@ -1,7 +1,8 @@
-"""The confined process itself: started by `process`, it never imports the package.
+"""The sandboxed process itself: started by `process`, it never imports this package.
 
 It reads lines of JSON and answers each with one. The first, `{"task": file, "setup": value, "memory": bytes}`, names a
-Python file whose function `prepared` takes the setup and returns what answers the questions. Then they come: `[seconds, question]`.
+Python file whose function `prepared` takes the setup and returns the function that answers requests. Then requests
+follow: `[seconds, request]`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 
 
 def confine(memory: int) -> None:
-    """As far as the system can: little memory, no new file, process or dump."""
+    """Limit memory, and forbid new files, processes and core dumps, as far as the system supports it."""
     try:
         import resource
     except ImportError:  # not a POSIX system: the parent's time limit alone holds
@@ -24,17 +25,17 @@ def confine(memory: int) -> None:
         "RLIMIT_FSIZE": 0,
         "RLIMIT_CORE": 0,
         "RLIMIT_NPROC": 0,
-        "RLIMIT_NOFILE": 3,  # the three that are open: no file can be opened any more
+        "RLIMIT_NOFILE": 3,  # only the three open ones: no file can be opened any more
     }
     for name, limit in limits.items():
         try:
             resource.setrlimit(getattr(resource, name), (limit, limit))
-        except (AttributeError, OSError, ValueError):  # this system does not know it
+        except (AttributeError, OSError, ValueError):  # not supported on this system
             continue
 
 
 def alarm(seconds: float) -> None:
-    """End this process after so many seconds even if the parent is gone; 0 calls it off."""
+    """End this process after so many seconds even if the parent is gone; 0 cancels it."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 

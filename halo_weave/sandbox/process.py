@@ -21,14 +21,14 @@ START_TIMEOUT = 20.0  # seconds until a new process must be ready, on a machine 
 
 
 class ProcessStopped(HaloWeaveError):
-    """It took too long, or died."""
+    """The process took too long, or died."""
 
 
 class SandboxedProcess:
-    """Runs one task, a file like `engines/templates/jinja_task.py`. May be asked from any thread."""
+    """Runs one task, a file like `engines/templates/jinja_task.py`. Methods may be called from any thread."""
 
     def __init__(self, task: Path, setup: Any, *, memory_bytes: int) -> None:
-        """`setup`: what the task needs before it is confined."""
+        """`setup`: the argument of the task's `prepared`."""
         self._first = {"task": str(task), "setup": setup, "memory": memory_bytes}
         self._lock = threading.Lock()
         self.child: subprocess.Popen[bytes] | None = None
@@ -52,7 +52,7 @@ class SandboxedProcess:
             return self._talk([seconds, question], seconds)
 
     def _start(self) -> None:
-        """An interpreter with nothing of ours in it: no environment, no packages, its own session."""
+        """Start an isolated interpreter: without environment and packages, in a session of its own."""
         self._stop()
         self.child = subprocess.Popen(
             [sys.executable, "-I", "-S", str(CHILD)],
@@ -100,7 +100,7 @@ class SandboxedProcess:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """With its group, if it is still there."""
+    """Kill the process group, if it still exists."""
     if child.poll() is None:
         with suppress(ProcessLookupError, PermissionError):
             if hasattr(os, "killpg"):

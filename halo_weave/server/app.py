@@ -21,9 +21,6 @@ from halo_weave import __version__
 from halo_weave.server import errors, remote_kv
 from halo_weave.server.api import (
     chunks,
-    documents,
-    engines,
-    health,
     lab,
     models,
     people,
@@ -33,8 +30,7 @@ from halo_weave.server.api import (
     turns,
     windows,
 )
-from halo_weave.server.auth import AuthMiddleware, Policy
-from halo_weave.server.current_user import PerUser
+from halo_weave.server.auth import AuthMiddleware, PerUser, Policy
 from halo_weave.server.errors import ApiError
 from halo_weave.server.events import EVENTS
 from halo_weave.server.koboldai import generation
@@ -46,7 +42,7 @@ from halo_weave.server.sse import REF
 from halo_weave.server.stateless_runs import StatelessRuns
 
 WEB = Path(__file__).parents[1] / "web"
-# Not left to the machine's own table, which may be missing or wrong.
+# The machine's own table may be missing or wrong.
 _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -79,7 +75,7 @@ class _Api(FastAPI):
         self.policy = policy
 
     def openapi(self) -> dict[str, Any]:
-        """What the framework describes, with errors in their own shape, the events, and the key."""
+        """The framework's description, with our errors, the events, and the key."""
         if self.openapi_schema is None:
             schema = super().openapi()
             failure = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}}
@@ -92,7 +88,7 @@ class _Api(FastAPI):
                 schema["components"]["schemas"].pop(name, None)
             schema["components"]["schemas"] |= _event_schemas()
             schema["components"]["securitySchemes"] = _key_schemes(self.policy)
-            # An empty requirement stands for none: a server without a key lets everyone in.
+            # An empty requirement means none: a server without a key admits everyone.
             schema["security"] = [
                 *([] if self.policy.key else [{}]),
                 *({name: []} for name in _key_schemes(self.policy)),
@@ -101,7 +97,7 @@ class _Api(FastAPI):
 
     @cached_property
     def fixed_ends(self) -> list[tuple[re.Pattern[str], list[str]]]:
-        """The addresses that do not end in a parameter, with their methods."""
+        """The addresses that do not end with a parameter, with their methods."""
         paths = self.openapi()["paths"].items()
         return [
             (compile_path(path)[0], [method.upper() for method in methods])
@@ -111,7 +107,7 @@ class _Api(FastAPI):
 
 
 def _event_schemas() -> dict[str, Any]:
-    """The schemas of what events carry, by name."""
+    """The schemas of event data, by event name."""
     models: list[type[BaseModel]] = [*EVENTS.values(), generation.GeneratedMessage]
     _, told = models_json_schema([(model, "serialization") for model in models], ref_template=REF)
     return dict(told["$defs"])
@@ -134,7 +130,7 @@ def _key_schemes(policy: Policy) -> dict[str, Any]:
 
 
 class _PageFiles(StaticFiles):
-    """The page's files, each with its media type; files that no browser loads are not served."""
+    """Serves the page's files with their media types; other files are not served."""
 
     def file_response(self, full_path: Any, *more: Any, **named: Any) -> Response:
         answer = super().file_response(full_path, *more, **named)
@@ -144,7 +140,7 @@ class _PageFiles(StaticFiles):
         return answer
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        if Path(path).suffix not in _MEDIA_TYPES:  # sources that only the type checker reads, and the like
+        if Path(path).suffix not in _MEDIA_TYPES:  # such as sources for the type checker
             raise ApiError(404, "not_found", "There is no such file.")
         return await super().get_response(path, scope)
 
@@ -152,14 +148,14 @@ class _PageFiles(StaticFiles):
 def create_app(
     service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False
 ) -> AuthMiddleware:
-    """The API and the page as one ASGI application. `mcp_writes`: programs that speak MCP may write."""
+    """The API and the page as one ASGI application. `mcp_writes`: MCP clients may write."""
     app = _Api(
         policy,
         title="Halo Weave",
         version=__version__,
         description=_ABOUT,
         openapi_url="/api/openapi.json",
-        docs_url=None,  # they would load scripts from elsewhere
+        docs_url=None,  # they would load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
         responses=_ERROR_RESPONSES,
@@ -171,11 +167,11 @@ def create_app(
         turns.routes(service),
         chunks.routes(service),
         presets.routes(service),
-        documents.routes(service),
+        turns.document_routes(service),
         structured_memory.routes(service),
         lab.routes(service),
         models.routes(service, policy),
-        engines.routes(service),
+        models.engine_routes(service),
         people.routes(service, policy),
     )
     for router in (*families, system.routes(service, policy)):
@@ -187,7 +183,7 @@ def create_app(
     app.include_router(remote_kv.routes(service.engine, service.calibration))
     app.include_router(koboldai.routes(service.engine, running, generation_history))
     app.include_router(v1.routes(service))
-    app.include_router(health.routes(service))
+    app.include_router(system.health_routes(service))
 
     @app.get("/", include_in_schema=False)
     def index() -> Response:
@@ -209,7 +205,7 @@ def _check_described_route(request: Request) -> dict[str, Any]:
 
 
 def _check_method(request: Request) -> None:
-    """An address whose last part could also be a parameter's value takes only the methods described for it."""
+    """Refuse other methods at an address that would otherwise match a route with a parameter."""
     if not request.scope["route"].path_format.endswith("}"):
         return
     for pattern, methods in request.app.fixed_ends:
@@ -218,14 +214,14 @@ def _check_method(request: Request) -> None:
 
 
 async def _check_body_expected(request: Request) -> None:
-    """A body that nobody reads would otherwise do nothing, without a word."""
+    """Refuse a body that no route would read."""
     sent = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
     if sent and "requestBody" not in _check_described_route(request) and await request.body():
         raise ApiError(422, "bad_input", "This address takes no body. Send none.")
 
 
 def _check_query_parameters(request: Request) -> None:
-    """A misspelt parameter would otherwise do nothing, without a word."""
+    """Refuse unknown parameters, such as misspelt ones."""
     if not request.query_params:
         return
     known = [

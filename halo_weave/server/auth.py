@@ -11,9 +11,11 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from threading import Lock
+from typing import Generic, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -24,21 +26,42 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from halo_weave.chat.people import People
 from halo_weave.errors import BadSetting, HaloWeaveError
-from halo_weave.server.current_user import CURRENT_USER, UNKNOWN_USER
 from halo_weave.server.errors import ApiError, error_response, status_and_code
 from halo_weave.store.records import OWNER
 
+T = TypeVar("T")
+
+UNKNOWN_USER = "?"  # the key was not checked because the memory is not open yet
+# The id of the person; None: the program itself, or a server that only one person uses.
+CURRENT_USER: ContextVar[str | None] = ContextVar("who", default=None)
+
+
+class PerUser(Generic[T]):
+    """An object for each person, made when it is first used."""
+
+    def __init__(self, make: Callable[[str], T]) -> None:
+        self._make, self._lock = make, Lock()
+        self._made: dict[str, T] = {}
+
+    def __call__(self) -> T:
+        who = CURRENT_USER.get() or ""
+        with self._lock:
+            if who not in self._made:
+                self._made[who] = self._make(who)
+            return self._made[who]
+
+
 JSON_LIMIT = 1_000_000
 _CHAT_LIMIT = 32_000_000
-_DOCUMENT_LIMIT = 210_000_000  # more than the settings allow a file to have
+_DOCUMENT_LIMIT = 210_000_000  # more than the settings allow for a file
 _IMPORT_LIMIT = 64_000_000_000
 _MIN_KEY_LENGTH = 16
-_FREE_ATTEMPTS = 10  # wrong keys that one address may try at once
-_ATTEMPT_DELAY = 6.0  # until it may try one more
-_MAX_REMEMBERED = 1024  # addresses that tried wrong keys, and sessions
-_RECHECK_SECONDS = 0.5  # between two looks whether someone may still have what they are getting
-_PIECE_SECONDS = 30.0  # the longest wait for the next piece of a body
-_BODY_SECONDS = 60.0  # and for all of it, but for files to import
+_FREE_ATTEMPTS = 10  # wrong keys that one address may try in a row
+_ATTEMPT_DELAY = 6.0  # seconds until it may try one more
+_MAX_REMEMBERED = 1024  # limit of remembered addresses and of sessions
+_RECHECK_SECONDS = 0.5  # seconds between two checks whether a person still has access to a running response
+_PIECE_SECONDS = 30.0  # timeout for the next piece of a body, in seconds
+_BODY_SECONDS = 60.0  # timeout for a whole body, except files to import
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]:/\s]+)(?::(\d{1,5}))?")
 
 _CONTENT_POLICY = (
@@ -56,13 +79,11 @@ _HEADERS = {
 
 
 class Sessions:
-    """What browsers keep instead of the key: each its own value, until it ends or the server does."""
+    """Sessions of browsers, which use them instead of the key, until they end or the server does."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._known: OrderedDict[str, tuple[str, str]] = (
-            OrderedDict()
-        )  # whose each is, and the mark of their key
+        self._known: OrderedDict[str, tuple[str, str]] = OrderedDict()  # person and key mark of each session
 
     def begin(self, person: str = OWNER, mark: str = "") -> str:
         value = secrets.token_urlsafe(32)
@@ -77,17 +98,17 @@ class Sessions:
             self._known.pop(value, None)
 
     def person(self, value: str) -> tuple[str, str] | None:
-        """Whose session this is, and the mark of the key that began it; None: nobody's."""
+        """The person of this session, and the mark of the key that began it; None: unknown session."""
         with self._lock:
             return self._known.get(value)
 
 
 class _KeyAttempts:
-    """Wrong keys, by the address they came from: after a few, each further one has to wait."""
+    """Counts wrong keys by address: after a few, each further attempt has to wait."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._until: OrderedDict[str, float] = OrderedDict()  # when all guesses of an address are forgotten
+        self._until: OrderedDict[str, float] = OrderedDict()  # when the attempts of an address are forgotten
 
     def wait(self, address: str) -> float:
         """Seconds until this address may try a key again."""
@@ -101,12 +122,12 @@ class _KeyAttempts:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the server answers to: names, port, key, and the origins of other pages that may use it."""
+    """What the server accepts: names, port, key, and the origins of other pages that may use it."""
 
     port: int
     key: str = ""
-    names: frozenset[str] = frozenset()  # besides those of this machine's loopback; `name` or `name:port`
-    any_address: bool = False  # also to every address in digits: rebinding always goes by a name
+    names: frozenset[str] = frozenset()  # besides this machine's loopback names; `name` or `name:port`
+    any_address: bool = False  # also every numeric address: DNS rebinding needs a name
     origins: frozenset[str] = frozenset()
     sessions: Sessions = field(default_factory=Sessions, compare=False)
     _guesses: _KeyAttempts = field(default_factory=_KeyAttempts, compare=False)
@@ -128,7 +149,7 @@ class Policy:
                 )
 
     def foreign(self, method: str, path: str, headers: Headers) -> ApiError | None:
-        """Why a request is not for this server or from no page that may use it, if so."""
+        """Why a request is refused: its host is not this server, or it comes from another page. None: accepted."""
         host = headers.getlist("host")
         if len(host) != 1 or not self.is_own_host(host[0]):
             return ApiError(
@@ -143,7 +164,7 @@ class Policy:
                 "foreign_origin",
                 "Another site's page may not use this server. Name it with --origin if it should.",
             )
-        # Images, scripts and forms of other pages send no Origin; browsers say in Sec-Fetch-Site whose they are.
+        # Images, scripts and forms of other pages send no Origin, but browsers send Sec-Fetch-Site.
         elsewhere = headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
         if elsewhere and origin not in self.origins and (method not in {"GET", "HEAD"} or _needs_key(path)):
             return ApiError(403, "foreign_origin", "Another site's page may not use this server.")
@@ -152,11 +173,12 @@ class Policy:
     def admit(
         self, path: str, headers: Headers, address: str = "", people: People | None = None
     ) -> str | ApiError | None:
-        """Who sends a request from this address, None if only one person uses the server; or why it does not get in.
+        """The person who sends a request from this address; None if only one person uses the server. Raises an error if
+        access is denied.
 
-        Keys of people are known once the memory is open. From the first one on, everyone needs a key.
+        People's keys are known once the memory is open. From the first person on, everybody needs a key.
         """
-        guarded = _needs_key(path)  # what is not, answers without the memory, too
+        guarded = _needs_key(path)  # the other addresses answer also without the memory
         several = guarded and people is not None and people.several()
         if not guarded or not (self.key or several):
             return None if people or self.key else UNKNOWN_USER
@@ -202,7 +224,7 @@ class Policy:
         return self.any_address or address.is_loopback
 
     def session_of(self, headers: Headers) -> str:
-        """The session that a browser names, known or not; empty: none."""
+        """The session in a browser's cookie, valid or not; empty: none."""
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
         except CookieError:
@@ -211,7 +233,7 @@ class Policy:
 
     @property
     def cookie(self) -> str:
-        """Cookies know no ports, so the name does."""
+        """The name of the session cookie. It contains the port, because cookies are shared between ports."""
         return f"halo_weave_{self.port}"
 
 
@@ -220,22 +242,22 @@ def _equal_secrets(given: str, expected: str) -> bool:
 
 
 def _needs_key(path: str) -> bool:
-    """All but the page itself, which has to ask for the key, and what says that the server is well. Neither tells
-    anything of the user's."""
+    """Whether an address needs the key: all but the page itself, which asks for the key, and the health check. Neither
+    contains the user's data."""
     return not (path in {"/", "/favicon.ico", "/healthz", "/readyz"} or path.startswith("/static/"))
 
 
 class AuthMiddleware:
-    """Refuses what the policy refuses, bounds what is sent, and adds the headers that bind the browser.
+    """Refuses what the policy forbids, limits bodies, and adds security headers.
 
-    The framework's middleware answers the browsers that ask whether a page of a configured origin may send something,
-    and lets such a page read the answers, refusals for want of a key included.
+    The framework's middleware answers the browsers' CORS preflight requests, and lets pages of configured origins read
+    responses, also refusals for a missing key.
     """
 
     def __init__(
         self, app: ASGIApp, policy: Policy, people: Callable[[], People | None] = lambda: None
     ) -> None:
-        """`people`: who has a key here, once that is known."""
+        """`people`: the people with keys, once they are known."""
         self.app = app
         self.policy = policy
         self._people = people
@@ -264,7 +286,7 @@ class AuthMiddleware:
             await self._shared(scope, receive, answer)
 
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Past host and origin: the key and the size decide."""
+        """After the checks of host and origin: check key and size."""
         headers, path = Headers(scope=scope), scope["path"]
         limit = _limit_of(path)
         address = (scope.get("client") or ("",))[0]
@@ -291,7 +313,8 @@ class AuthMiddleware:
     async def _run_until_revoked(
         self, who: str, people: People, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """A key that is revoked, and a window that is not shared any more, end what is under way: event streams, too."""
+        """Run the request; when the key is revoked or the window is no longer shared, end its response, also event
+        streams."""
         before = await to_thread.run_sync(people.reads, who)
 
         def still() -> bool:
@@ -304,7 +327,7 @@ class AuthMiddleware:
                     await anyio.sleep(_RECHECK_SECONDS)
                     with contextlib.suppress(
                         HaloWeaveError
-                    ):  # the memory cannot be read: nothing new comes either
+                    ):  # the memory cannot be read, so nothing new is sent
                         if not await to_thread.run_sync(still):
                             group.cancel_scope.cancel()
                             return
@@ -315,7 +338,7 @@ class AuthMiddleware:
 
 
 def _with_security_headers(send: Send, path: str, *, shared: bool) -> Send:
-    """Adds the headers that bind the browser. `shared`: a page of a configured origin may read the answer."""
+    """Add security headers. `shared`: a page of a configured origin may read the response."""
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -330,7 +353,7 @@ def _with_security_headers(send: Send, path: str, *, shared: bool) -> Send:
 
 
 def _headers_only(send: Send) -> Send:
-    """What GET would answer, ended after its headers: a stream that is asked for them ends there too."""
+    """The response to GET without its body; a stream ends after its headers, too."""
 
     async def answer(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -341,7 +364,7 @@ def _headers_only(send: Send) -> Send:
 
 
 def _limit_of(path: str) -> int:
-    """How many bytes a request may have. Documents come with what is said, clients of /v1 send their whole history."""
+    """How many bytes a request may have. Messages may contain documents, and clients of /v1 send their whole history."""
     if path.startswith("/v1/") or re.fullmatch(r"/api/windows/[^/]+/messages", path):
         return _CHAT_LIMIT
     return {"/api/import": _IMPORT_LIMIT, "/api/documents": _DOCUMENT_LIMIT}.get(path, JSON_LIMIT)
@@ -359,7 +382,7 @@ def _oversize(headers: Headers, limit: int) -> ApiError | None:
 
 
 def _limit_body(receive: Receive, limit: int) -> Receive:
-    """The body, refused when it is longer than the limit or comes too slowly."""
+    """Receive the body; refuse it if it is longer than the limit or arrives too slowly."""
     taken, more = 0, True
     end = anyio.current_time() + _BODY_SECONDS if limit != _IMPORT_LIMIT else math.inf
 

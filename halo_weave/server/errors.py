@@ -27,7 +27,7 @@ from halo_weave.store.records import WINDOW_ID
 
 _log = logging.getLogger(__name__)
 
-# The nearest of an error's classes decides.
+# The nearest class in the error's method resolution order decides.
 _STATUS_BY_ERROR: dict[type[Exception], tuple[int, str]] = {
     errors.BadInput: (422, "bad_input"),
     errors.BadSetting: (422, "bad_setting"),
@@ -60,7 +60,7 @@ _BY_STATUS = {
     408: ("too_slow", "The request came too slowly. Send it again, faster."),
     413: ("too_large", "The request is larger than this address takes."),
 }
-# What a pattern of the description asks for, in words.
+# What a pattern of the API description requires, in words.
 _EXPECTED = {
     NON_BLANK_PATTERN: "write something; blanks alone are not enough",
     TEXT_PATTERN: "leave out the character NUL: it cannot be stored",
@@ -70,7 +70,7 @@ _EXPECTED = {
     TIME_PATTERN: "write a time like 2026-01-31 or 2026-01-31T12:00Z",
 }
 
-# What the validator finds wrong, by its own name for it, in words that say what to do.
+# Messages for the validator's error types.
 _MESSAGES = {
     "list_type": "use a list",
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "use a whole number"),
@@ -100,7 +100,7 @@ class ErrorResponse(Output):
 
 
 class ApiError(errors.HaloWeaveError):
-    """A request that the server itself refuses."""
+    """A request that the server refuses."""
 
     def __init__(self, status: int, code: str, sentence: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(sentence)
@@ -108,7 +108,7 @@ class ApiError(errors.HaloWeaveError):
 
 
 class OpenAiError(ApiError):
-    """One under `/v1`, which may name the field that is wrong."""
+    """A refusal under `/v1`, which may name the wrong field."""
 
     def __init__(self, status: int, code: str, sentence: str, *, param: str | None = None) -> None:
         super().__init__(status, code, sentence)
@@ -116,14 +116,14 @@ class OpenAiError(ApiError):
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON as bytes, whatever stands in the strings: half a surrogate pair becomes a question mark."""
+    """JSON as bytes; single surrogates become question marks."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
         "utf-8", "replace"
     )
 
 
 def error_response(error: errors.HaloWeaveError, path: str = "") -> Response:
-    """The answer to an error the user can be told about."""
+    """The response for an error of ours."""
     if isinstance(error, ApiError):
         param = error.param if isinstance(error, OpenAiError) else None
         return _json_response(error.status, error.code, str(error), error.headers, path=path, param=param)
@@ -143,7 +143,7 @@ def _json_response(
     param: str | None = None,
 ) -> Response:
     body: dict[str, Any] = {"error": {"code": code, "message": sentence}}
-    if path.startswith("/v1/"):  # its clients know errors in one shape only
+    if path.startswith("/v1/"):  # its clients expect OpenAI's shape of errors
         status = 400 if status == 422 else status
         body = {"error": _openai_body(status, code, sentence, param)}
     return Response(json_bytes(body), status, headers, media_type="application/json")
@@ -161,7 +161,7 @@ def _openai_body(status: int, code: str, sentence: str, param: str | None) -> di
 
 
 def openai_error(error: errors.HaloWeaveError) -> tuple[int, dict[str, Any]]:
-    """An error in the shape of `/v1`, for a stream that has begun."""
+    """An error in OpenAI's shape, for a stream that has begun."""
     status, code = (error.status, error.code) if isinstance(error, ApiError) else status_and_code(error)
     param = error.param if isinstance(error, OpenAiError) else None
     return status, _openai_body(status, code, str(error), param)
@@ -178,7 +178,7 @@ def _validation_message(error: RequestValidationError) -> str:
     """What is wrong with a request, field by field."""
     found = []
     for one in error.errors()[:5]:
-        # The first part says where it stood: in the body, the query, the path or a header.
+        # The first part is body, query, path or header.
         place = ".".join(str(part) for part in one["loc"][1:])[:200]
         message = _field_message(one)
         if place and not one["type"].startswith("json"):
@@ -189,7 +189,7 @@ def _validation_message(error: RequestValidationError) -> str:
 
 
 def _field_message(one: dict[str, Any]) -> str:
-    """One complaint of the validator, in words that say what to do."""
+    """One complaint of the validator, as a sentence that says what to do."""
     about = one.get("ctx") or {}
     match one["type"]:
         case "string_pattern_mismatch" if about.get("pattern") == NON_BLANK_PATTERN and "\0" in str(
@@ -225,7 +225,7 @@ def _number(value: Any) -> Any:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error in the same form, also those of the framework."""
+    """Answer every error in the same shape, also those of the framework."""
 
     @app.exception_handler(errors.HaloWeaveError)
     async def known(request: Request, error: errors.HaloWeaveError) -> Response:
@@ -248,7 +248,9 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return _json_response(400, "gone", "The client left before its request was whole.")  # nobody hears it
+        return _json_response(
+            400, "gone", "The client left before its request was whole."
+        )  # the client is gone
 
     @app.exception_handler(Exception)
     async def unknown(request: Request, error: Exception) -> Response:

@@ -19,7 +19,7 @@ from halo_weave.server.schema import KeyText, Number, Output
 from halo_weave.server.views import AttributionView, LiveChunk, PrunedChunk, ReplySource
 
 _IDS = {"turn_id", "reply_turn", "position"}
-# What a field of an event is called in the API, by its attribute.
+# Names of event fields in the API, by attribute.
 _KEYS = {
     "elsewhere": "remote",
     "gap": "pruned_before",
@@ -29,20 +29,19 @@ _KEYS = {
     "remembered": "sources",
     "reply_turn": "reply_turn_id",
     "sentence": "message",
-    "slept": "pruned_here",
     "thoughts": "pruned_thoughts",
     "use": "attribution",
     "why": "reason",
-    "woken": "resurrected",
+    "resurrect_reason": "resurrected",
 }
 
 
 class TurnStats(Output):
-    """What a turn came to."""
+    """Figures of a turn."""
 
     tokens: int
-    resurrected: int = Field(validation_alias="woken", description="Chunks.")
-    pruned: int = Field(validation_alias="asleep", description="Chunks.")
+    resurrected: int = Field(description="Chunks.")
+    pruned: int = Field(description="Chunks.")
     reused: int
     restored: int
     computed: int
@@ -81,7 +80,7 @@ def _encode_floats(row: Brightness) -> str:
 def _event_model(
     name: str, kind: type, base: type[Output] = Output, leave_out: tuple[str, ...] = (), **about: Any
 ) -> type[Output]:
-    """A model of an event with the event's own fields. `about`: a description, or another type with one."""
+    """A model with the event's own fields. `about`: a description of a field, or another type with one."""
     made: dict[str, Any] = {}
     hints = get_type_hints(kind)
     for field in fields(kind):
@@ -122,7 +121,7 @@ _FIELD_TYPES[tuple[events.ResurrectedChunk, ...]] = list[  # type: ignore[misc]
 ]
 _FIELD_TYPES[tuple[events.PrunedChunk, ...]] = list[PrunedChunk]
 
-# By the name that an event has on the wire.
+# By the event's name in the API.
 _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
     ("searching", events.SearchStarted, {"room": "Tokens that may be resurrected."}),
     ("resurrected", events.ChunksResurrected, {"skipped": "Hits that did not fit."}),
@@ -223,7 +222,7 @@ EVENTS: dict[str, type[Output]] = dict(_MODELS.values())
 
 
 def render_event(numbered: NumberedEvent) -> bytes:
-    """An event as it is sent; made once, however many watch."""
+    """An event as it is sent; rendered once for all clients."""
     if numbered.rendered is None:
         name, model = _MODELS[type(numbered.event)]
         data = json_bytes(model.model_validate(numbered.event).model_dump(mode="json"))

@@ -37,9 +37,7 @@ _SHUTDOWN_SECONDS = 3  # seconds that requests under way get to end
 _IDLE_SECONDS = 30  # that a connection may stay open between two requests
 _HEADER_SECONDS = 10  # from a connection, or the first byte of a request, to the end of its headers
 _MAX_CONNECTIONS = 512
-_RESERVED_FILES = (
-    128  # descriptors that are not for connections: the memory's readers, files under way, the model
-)
+_RESERVED_FILES = 128  # descriptors for other uses: the memory, files, the model
 _LOG_INTERVAL = 60  # between two lines in the log about descriptors
 _BACKLOG = 64
 
@@ -59,7 +57,7 @@ def _connection_limit() -> int:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed when no whole request comes in time, or when another one needs its place."""
+    """A connection that is closed if no complete request arrives in time, or if another one needs its place."""
 
     room = _MAX_CONNECTIONS
     _timer: asyncio.TimerHandle | None = None
@@ -91,7 +89,7 @@ class _Connection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """No request is under way: none has come, its headers are not whole, or it is answered."""
+        """Whether no request is running: none has arrived, its headers are incomplete, or it was answered."""
         return self.cycle is None or self.cycle.response_complete
 
     def give_way(self) -> None:
@@ -109,7 +107,7 @@ class _Connection(H11Protocol):
 
 
 def close_idle_connection(connections: Iterable[Any], but: object = None) -> bool:
-    """Whether there was one. The one that was idle longest goes first."""
+    """Close the connection that was idle longest. Returns whether there was one."""
     idle = [one for one in connections if isinstance(one, _Connection) and one is not but and one.idle]
     if idle:
         gone = min(idle, key=lambda one: one.since)
@@ -119,7 +117,7 @@ def close_idle_connection(connections: Iterable[Any], but: object = None) -> boo
 
 
 def _raw_response(refusal: ApiError) -> bytes:
-    """A refusal as it goes over the wire, where the application is not asked."""
+    """A refusal as bytes, without calling the application."""
     answer = error_response(refusal)
     headers = b"".join(b"%b: %b\r\n" % one for one in answer.raw_headers)
     status = f"{answer.status_code} {HTTPStatus(answer.status_code).phrase}".encode()
@@ -127,7 +125,7 @@ def _raw_response(refusal: ApiError) -> bytes:
 
 
 class _WebSocketRejection(asyncio.Protocol):
-    """Takes over a connection that asks for a WebSocket, and refuses it. Without one, uvicorn would log what to install."""
+    """Refuses WebSocket connections. Without it, uvicorn would log what to install."""
 
     def __init__(self, **_: object) -> None: ...
 
@@ -139,13 +137,13 @@ class _WebSocketRejection(asyncio.Protocol):
 
 
 class Server(uvicorn.Server):
-    """Ends by itself: listeners are let go and replies are stored before the connections are waited for."""
+    """Shuts down by itself: it stops listening and stores replies before it waits for connections."""
 
     def __init__(
         self, service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False
     ) -> None:
         self.service = service
-        self._told = -math.inf  # when the log last said that descriptors ran out
+        self._told = -math.inf  # when the log last reported that descriptors ran out
         super().__init__(
             uvicorn.Config(
                 create_app(service, policy, web=web, mcp_writes=mcp_writes),
@@ -168,7 +166,8 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-        """When descriptors run out, asyncio pauses before it accepts again, but tells so for each client that waits."""
+        """When descriptors run out, asyncio pauses before it accepts again, but reports it for each waiting client: log
+        it once."""
         error = about.get("exception")
         if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
             loop.default_exception_handler(about)
@@ -179,7 +178,7 @@ class Server(uvicorn.Server):
             _log.warning("No more files or connections can be opened (%s). New clients wait.", error.strerror)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal ends the server, a second Ctrl-C does not wait. Neither is passed on: this is the end."""
+        """The first signal shuts down, a second Ctrl-C does not wait. Neither is passed on."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
@@ -190,7 +189,7 @@ class Server(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, or a sentence that says why not."""
+    """A listening socket. Raises an error with a sentence."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -241,7 +240,7 @@ def policy_for(
 def serve_in_thread(
     service: Service, *, key: str = "", origins: tuple[str, ...] = (), port: int = 0
 ) -> Iterator[str]:
-    """Serve on loopback from another thread while the block runs. Gives the address."""
+    """Serve on loopback from another thread while the block runs. Yields the address."""
     listener = bind("127.0.0.1", port)
     port = listener.getsockname()[1]
     server = Server(service, policy_for("127.0.0.1", port, key=key, origins=origins))

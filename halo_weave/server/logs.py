@@ -42,7 +42,7 @@ class PrivateFormatter(logging.Formatter):
 
 
 def configure_logging(form: LogFormat) -> None:
-    """To the error stream; with figures of each turn if a program reads it."""
+    """Log to the error stream; as JSON lines also the figures of each turn."""
     handler = logging.StreamHandler()
     handler.setFormatter(PrivateFormatter(form))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -51,7 +51,7 @@ def configure_logging(form: LogFormat) -> None:
 
 
 def _places(error: BaseException) -> list[str]:
-    """The types of an error and of those that led to it, and where each was raised."""
+    """The types of an error and of its causes, and where each was raised."""
     found: list[str] = []
     seen: set[int] = set()
     one: BaseException | None = error

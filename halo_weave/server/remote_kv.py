@@ -28,13 +28,13 @@ from halo_weave.engines.base import (
     Step,
 )
 from halo_weave.errors import BadInput, HaloWeaveError
-from halo_weave.server.current_user import CURRENT_USER
+from halo_weave.server.auth import CURRENT_USER
 from halo_weave.server.errors import ApiError, json_bytes
 from halo_weave.server.schema import TEXT_PATTERN, Input, Output
 from halo_weave.server.stateless_runs import StatelessRuns
 from halo_weave.store.records import OWNER
 
-SHARES_PER_HEAD = 64  # shares of each head that are sent; the rest of a row is spread evenly by who gets it
+SHARES_PER_HEAD = 64  # shares of each head that are sent; the receiver spreads the rest of a row evenly
 _MOST_IDS = 200_000
 _LABEL = 2**62
 _Name = Annotated[str, Field(min_length=1, max_length=200, pattern=TEXT_PATTERN)]
@@ -43,7 +43,7 @@ _Label = Annotated[int, Field(ge=-_LABEL, le=_LABEL)]
 
 
 class RemoteKvRequest(Input):
-    """What another Halo Weave asks beside what every client may."""
+    """Fields that another Halo Weave adds to a request."""
 
     window: _Name = Field(description="Whose cache is used, and kept for the next time.")
     tokenizer: str = Field(
@@ -97,7 +97,7 @@ def check_may_send_grammar(grammar: str) -> None:
 
 
 class RemoteKvModel(Output):
-    """What another Halo Weave needs to know to prompt the model as this one does."""
+    """What another Halo Weave needs to build prompts as this one does."""
 
     tokenizer: str
     chat_template: str = Field(description="Its source; empty: ChatML.")
@@ -111,7 +111,7 @@ class RemoteKvModel(Output):
 
 
 class ModelProps(Output):
-    """The chat template, where the servers of the family tell it."""
+    """The chat template, at the address where KoboldCpp servers have it."""
 
     chat_template: str
     bos_token: str
@@ -119,7 +119,7 @@ class ModelProps(Output):
 
 
 class TokenBytes(Output):
-    """Tokens with the bytes that they stand for."""
+    """Tokens with their bytes."""
 
     ids: list[int]
     raw: str = Field(json_schema_extra={"contentEncoding": "base64"})
@@ -203,7 +203,7 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
         if asked.spans and CURRENT_USER.get() in (None, OWNER):
             spans = [(first, last) for first, last in asked.spans]
             engine().erase(spans, [_engine_window(name) for name in asked.windows])
-        elif asked.spans:  # labels of others may be the same: all goes that was read for this person
+        elif asked.spans:  # other windows may have the same labels: erase all that was read for this person
             engine().forget(_engine_window(""))
         return RemoteKvForgotten()
 
@@ -211,7 +211,7 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
 
 
 def _engine_window(name: str) -> str:
-    """A window of the engine, for whoever asks alone; without a name all of them."""
+    """The engine's window for the current person; without a name all of theirs."""
     return f"remote {CURRENT_USER.get() or OWNER}/{name}"
 
 
@@ -223,7 +223,7 @@ def stream_generation(
     sampling: Sampling,
     asked: RemoteKvRequest,
 ) -> Generator[bytes, None, None]:
-    """One generation as server-sent events: planned, read, token by token, done."""
+    """One generation as server-sent events: planned, read, each token, done."""
     return _event_lines(engine, running, name, _engine_window(asked.window), ids, sampling, asked)
 
 
@@ -295,7 +295,7 @@ def _event_json(step: GenerationEvent, mean: bool) -> dict[str, Any]:
 
 
 def _attention(row: AttentionRow | None, mean: bool) -> dict[str, Any] | None:
-    """The largest shares of each chosen head; without chosen heads, or beside them, the mean."""
+    """The largest shares of each chosen head; without chosen heads, or in addition, the mean."""
     if row is None:
         return None
     count = row.tokens.size

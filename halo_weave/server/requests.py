@@ -44,7 +44,7 @@ def parse_position(text: str) -> int:
 
 
 def recall_overrides_of(asked: RecallChoice | None) -> RecallOverrides:
-    """What is to be resurrected for a message."""
+    """Overrides of recall for a message."""
     if asked is None:
         return NO_OVERRIDES
     exclude, include = ([ChunkKey.parse(key) for key in keys] for keys in (asked.exclude, asked.include))
@@ -52,7 +52,7 @@ def recall_overrides_of(asked: RecallChoice | None) -> RecallOverrides:
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A time that a request names. Without a zone it is UTC."""
+    """A time in a request. Without a zone it is UTC."""
     try:
         when = None if text is None else datetime.fromisoformat(text)
     except ValueError:
@@ -64,14 +64,14 @@ def parse_time(text: str | None) -> datetime | None:
 
 
 def _setting_field(about: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
-    """A setting as a field of a request: its type and range as the settings themselves state them."""
+    """A setting as a field of a request, with its type and range."""
     kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool, "text": str, "day": str}
     kind = Literal[tuple(about["choices"])] if about["choices"] else kinds[about["type"]]
     limits = {} if about["low"] is None else {"ge": about["low"], "le": about["high"]}
     if about["type"] == "text":
         limits = {"max_length": about["high"], "pattern": TEXT_PATTERN}
     field: Any = Annotated[kind, Field(**limits)]
-    # A factory, since a default would be described: to leave a setting out is not to send null.
+    # A factory, because a default would appear in the description: leaving a setting out is not the same as null.
     return field | None if empty else field, Field(default_factory=lambda: None, description=about["meaning"])
 
 
@@ -97,7 +97,7 @@ SettingsChange: type[Input] = create_model(
 
 
 def given_fields(asked: BaseModel) -> dict[str, Any]:
-    """What a request names, and nothing that it leaves out."""
+    """The fields that a request contains."""
     return {name: getattr(asked, name) for name in asked.model_fields_set if name != "reset"}
 
 
@@ -134,7 +134,7 @@ class WindowChange(_WindowFields):
 
 
 class SavePreset(Input):
-    """From a window, from what holds for all (neither `window` nor `settings`), or as it is given."""
+    """From a window, from the settings for all (neither `window` nor `settings`), or as given."""
 
     name: Name
     window: WindowId | None = None
@@ -182,7 +182,7 @@ class AddTurns(Input):
 
 
 class RecallChoice(Input):
-    """What is to be resurrected for this message, beside what recall finds."""
+    """What to resurrect for this message, besides what recall finds."""
 
     exclude: list[Key] = Field(
         default_factory=list, max_length=1000, description="These are not resurrected."

@@ -11,20 +11,20 @@ from halo_weave.core.tokens import ID_LIMIT
 from halo_weave.core.validation import storable
 
 TEXT_PATTERN = r"^[^\x00]*$"  # no NUL
-NON_BLANK_PATTERN = r"^[^\x00]*[^\s\x00][^\x00]*$"  # and not only blanks
+NON_BLANK_PATTERN = r"^[^\x00]*[^\s\x00][^\x00]*$"  # not only white space
 ID_PATTERN = "^[0-9]{1,19}$"
 KEY_PATTERN = r"^[0-9]{1,40}\.[0-9]{1,40}\.(system|user|assistant)$"
 TIME_PATTERN = "^[0-9]{4}-[0-9]{2}-[0-9]{2}"
 
 
 class Input(BaseModel):
-    """What a request carries. Fields that are not described are refused."""
+    """Base of requests. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class Output(BaseModel):
-    """An answer, an event, or a part of one, read from a value's attributes. All its fields are always there."""
+    """Base of responses and events, read from the attributes of a value. All fields are always present."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, from_attributes=True, json_schema_serialization_defaults_required=True
@@ -40,7 +40,7 @@ KeyText = Annotated[str, BeforeValidator(str)]
 
 
 def nullable(schema: dict[str, Any]) -> None:
-    """Describes that null may stand for every field that may be left out."""
+    """Describe that every optional field may be null."""
     for name, about in schema["properties"].items():
         if name not in schema.get("required", ()):
             schema["properties"][name] = {"anyOf": [about, {"type": "null"}]}

@@ -16,7 +16,7 @@ from halo_weave.engines.base import Engine
 from halo_weave.errors import HaloWeaveError, StoreUnreachable
 from halo_weave.models import catalogue
 from halo_weave.server import views
-from halo_weave.server.current_user import CURRENT_USER, UNKNOWN_USER
+from halo_weave.server.auth import CURRENT_USER, UNKNOWN_USER
 from halo_weave.server.errors import ApiError, status_and_code
 from halo_weave.store.records import OWNER
 
@@ -42,7 +42,7 @@ class Service:
     # Coming and going
 
     def begin(self) -> Thread:
-        """Assemble the system and load its model in the background, unless that is under way or done."""
+        """Build the system and load its model in the background, unless that is running or done."""
         with self._lock:
             if self._loading is None or not (self._loading.is_alive() or self._closed):
                 if self._weave is None:
@@ -58,9 +58,7 @@ class Service:
             and isinstance(self._failure, StoreUnreachable)
             and not self._ending.wait(RETRY_SECONDS)
         ):
-            weave = (
-                self._assembled()
-            )  # the database may come back, and nobody needs to start this server again
+            weave = self._assembled()  # the database may come back: then this server need not be restarted
         if weave:
             weave.models.load()
             self._failure = weave.models.failure
@@ -84,7 +82,7 @@ class Service:
             if not self._closed:
                 self._failure, self._weave = None, weave
                 return weave
-        weave.close()  # nobody waits for it any more
+        weave.close()  # it was cancelled
         return None
 
     def _progress(self, what: str, done: int, total: int) -> None:
@@ -93,11 +91,11 @@ class Service:
 
     @property
     def failure(self) -> HaloWeaveError | None:
-        """Why the system could not be assembled, or its model not be loaded, if so."""
+        """Why the system could not be built, or its model not be loaded; None: it could."""
         return self._failure
 
     def quiet(self) -> None:
-        """End all event streams, and stop every reply so that what was said of it is stored."""
+        """End all event streams, and stop every reply so that its tokens so far are stored."""
         with self._lock:
             self._closed = True
         self._ending.set()
@@ -116,7 +114,7 @@ class Service:
 
     @property
     def weave(self) -> Weave:
-        """What whoever asks may use."""
+        """The system with the access of the current person."""
         whole, who = self._open(), CURRENT_USER.get()
         if who == UNKNOWN_USER and whole.people.several():
             raise ApiError(503, "model_loading", "The memory was being opened. Try again.")
@@ -124,13 +122,13 @@ class Service:
 
     @property
     def whole(self) -> Weave:
-        """All of it, for whoever runs the server alone."""
+        """The system without limits, for the person who runs the server alone."""
         if CURRENT_USER.get() not in (None, OWNER):
             raise ApiError(403, "not_yours", "This is for whoever runs the server.")
         return self._open()
 
     def people(self) -> People | None:
-        """Who has a key, once that is known."""
+        """The people with keys, once they are known."""
         weave = self._weave
         return None if weave is None or self._closed else weave.people
 
@@ -173,7 +171,7 @@ class Service:
         return self._open().calibration
 
     def model(self) -> views.ModelView:
-        """The model in use, and how far a change is."""
+        """The state of the model, with the progress of a change."""
         if self._weave is None:
             return self._told
         now = self._open().models.state()
@@ -182,7 +180,7 @@ class Service:
 
     @property
     def runs_it(self) -> bool:
-        """Whether the one who asks runs the server."""
+        """Whether the current person runs the server."""
         return CURRENT_USER.get() in (None, OWNER)
 
     def status(self) -> views.Status:

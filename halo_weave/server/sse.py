@@ -23,7 +23,7 @@ REF = "#/components/schemas/{model}"
 def describe_events(
     events: Iterable[tuple[str, type[BaseModel]]], example: str, *, numbered: bool = True
 ) -> dict[str, Any]:
-    """What one event looks like, for the description of the API: its name, and what its data is as JSON."""
+    """The events of a stream for the API description: name, and data as JSON."""
     number = {"type": "string", "description": "Name it as Last-Event-ID to go on after it."}
     more = {"id": number} if numbered else {}
     kinds = [
@@ -51,13 +51,13 @@ def describe_events(
 async def follow_events(
     hub: EventHub, after: str | None, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """Everything after an event, then what comes, until the hub is closed."""
-    woken = asyncio.Event()
-    with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)):
+    """The events after an event, then new ones, until the hub is closed."""
+    changed = asyncio.Event()
+    with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)):
         place = hub.place(after)
-        yield b"retry: 1000\n\n"  # the headers and this tell the client that it is heard
+        yield b"retry: 1000\n\n"  # confirms the connection to the client
         while True:
-            woken.clear()
+            changed.clear()
             ended = hub.closed
             found, place = hub.since(place)
             if found:
@@ -66,7 +66,7 @@ async def follow_events(
             if ended:
                 return
             try:
-                await asyncio.wait_for(woken.wait(), pause)
+                await asyncio.wait_for(changed.wait(), pause)
             except TimeoutError:
                 yield b": still here\n\n"
 
@@ -74,12 +74,12 @@ async def follow_events(
 async def poll_on_events(
     pieces: Generator[bytes, None, None], hub: EventHub, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """A generator that never waits, read again after each event of a hub; it gives nothing where nothing has come."""
-    woken = asyncio.Event()
+    """Read a generator that never waits, again after each event of a hub."""
+    changed = asyncio.Event()
     try:
-        with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, woken.set)):
+        with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)):
             while True:
-                woken.clear()
+                changed.clear()
                 piece = next(pieces, None)
                 if piece is None:
                     return
@@ -87,7 +87,7 @@ async def poll_on_events(
                     yield piece
                     continue
                 try:
-                    await asyncio.wait_for(woken.wait(), pause)
+                    await asyncio.wait_for(changed.wait(), pause)
                 except TimeoutError:
                     yield b": still here\n\n"
     finally:
@@ -95,7 +95,7 @@ async def poll_on_events(
 
 
 class StreamedBody(Response):
-    """A body that is made while it is sent. When the client goes, its source is closed at once."""
+    """A body that is generated while it is sent. When the client disconnects, its source is closed at once."""
 
     def __init__(
         self, source: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str] | None = None
@@ -137,7 +137,7 @@ class EventStream(StreamedBody):
 async def iterate_in_threads(
     pieces: Generator[bytes, None, None], first: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
-    """A generator that works in threads, read from the event loop; closed when its reader goes."""
+    """Read a blocking generator in threads, from the event loop; close it when its reader stops."""
     try:
         if first:
             yield first

@@ -14,9 +14,9 @@ _MAX_RUNS = 4
 
 @dataclass(slots=True)
 class StatelessRuns:
-    """Generations under way, each in a window of the engine that no other uses meanwhile.
+    """Running generations, each in an engine window of its own.
 
-    The windows are used again, so that a client that sends the same beginning does not wait for it to be read twice.
+    The windows are reused, so that a client that sends the same beginning again profits from the KV cache.
     """
 
     purpose: str
@@ -29,7 +29,7 @@ class StatelessRuns:
 
     @contextlib.contextmanager
     def take(self, name: str) -> Iterator[tuple[str, Event]]:
-        """A window of the engine, and what stops the generation in it."""
+        """An engine window, and the flag that stops the generation in it."""
         with self.lock:
             if name in self.running:
                 raise ApiError(
@@ -48,7 +48,7 @@ class StatelessRuns:
                 self.free.append(window)
 
     def stop(self, name: str | None) -> bool:
-        """Stop one, or all. Returns whether there was anything to stop."""
+        """Stop one generation, or all. Returns whether there was one."""
         with self.lock:
             stops = [stop for known, stop in self.running.items() if name in (None, known)]
         for stop in stops:

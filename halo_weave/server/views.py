@@ -20,7 +20,7 @@ from halo_weave.store.records import PUBLIC_EVENT_KINDS, VectorGeneration
 
 
 class ReplySource(Output):
-    """What a reply took from a chunk, or that the chunk woke up for the question and was not used."""
+    """What a reply took from a chunk, or that the chunk was resurrected for it and not used."""
 
     key: KeyText
     start: Number
@@ -32,7 +32,8 @@ class ReplySource(Output):
     speaker: str
     share: float | None = Field(description="Of the reply; null if it is not known.")
     resurrected: dict[str, Any] | None = Field(
-        validation_alias="woken", description="Why it was resurrected; null if it was live already."
+        validation_alias="resurrect_reason",
+        description="Why it was resurrected; null if it was live already.",
     )
 
 
@@ -131,7 +132,7 @@ class ReplySources(Output):
 
 
 class ModelChange(Output):
-    """A model on its way, or the last one that was wanted."""
+    """A model that is being loaded, or the last one that was requested."""
 
     model: str = Field(description="As it was asked for; empty: the one that the server starts with.")
     state: ChangeStage
@@ -173,7 +174,7 @@ class ModelView(Output):
 
     @classmethod
     def of(cls, now: ModelState, note: str) -> ModelView:
-        """`note`: what should be known of the model."""
+        """`note`: a note about the model for the user."""
         info, change = now.info, now.change
         told: dict[str, Any] = {}
         if now.state == "ready":
@@ -220,7 +221,7 @@ class AvailableModels(Output):
     any_path: bool = Field(description="Whether the path of any file may be asked for.")
 
 
-MAX_PASSED_OVER = 20  # of what there is no room for
+MAX_PASSED_OVER = 20  # chunks that do not fit
 
 
 class RecallPreviewChunk(Output):
@@ -252,7 +253,7 @@ class RecallPreview(Output):
     def of(cls, preview: Preview) -> RecallPreview:
         plan, hits = preview.plan, preview.hits
 
-        def told(wakings: Iterable[PlannedResurrection]) -> list[RecallPreviewChunk]:
+        def told(planned: Iterable[PlannedResurrection]) -> list[RecallPreviewChunk]:
             return [
                 RecallPreviewChunk(
                     key=str(one.key),
@@ -264,7 +265,7 @@ class RecallPreview(Output):
                     parts=dict(hits[one.hit].parts) if one.hit in hits else {},
                     text=preview.texts.get(one.key, ""),
                 )
-                for one in wakings
+                for one in planned
             ]
 
         return cls(
@@ -291,7 +292,7 @@ class TimelineEvent(Output):
 
 
 class WindowTimeline(Output):
-    """What was said in a window, without the words, and what became of it."""
+    """The turns of a window without text, and what happened to their chunks."""
 
     turns: list[Number] = Field(description="Of the current branch, in order.")
     keys: list[KeyText] = Field(
@@ -313,7 +314,7 @@ def _window_name(window: Any, info: ValidationInfo) -> str:
 
 
 def _nested(*path: str) -> Any:
-    """A field that lies deeper in the value it is read from."""
+    """A field that is deeper in the value it is read from."""
     return Field(validation_alias=AliasPath(*path))
 
 
@@ -409,7 +410,7 @@ class Window(Output):
     last_text: str = Field(validation_alias="last_words")
     live_chunks: int
     live_tokens: int
-    pruned_chunks: int = Field(validation_alias="asleep_chunks")
+    pruned_chunks: int
     generating: bool
 
 
@@ -451,7 +452,7 @@ class LiveChunk(Output):
     peak: float
     mean: float
     resurrected: dict[str, Any] | None = Field(
-        validation_alias="woken", description="Why it was resurrected, if it was pruned before."
+        validation_alias="resurrect_reason", description="Why it was resurrected, if it was pruned before."
     )
     tool: bool = Field(description="Whether a tool's answer stands in it.")
     thought: bool = Field(description="Whether it is what the model thought before it answered.")
@@ -493,7 +494,7 @@ class ContextStats(Output):
 
 
 class WindowContext(Output):
-    """Exactly what the model sees, in time order."""
+    """Exactly what the model reads, in order of time."""
 
     window: str
     version: int
@@ -532,7 +533,7 @@ class WindowContext(Output):
             stats=ContextStats(
                 pruned_chunks=seen.gaps.whole.chunks,
                 pruned_tokens=seen.gaps.whole.tokens,
-                resurrected_last_turn=last.get("woken", 0),
+                resurrected_last_turn=last.get("resurrected", 0),
                 kv_reuse=round(kept / whole, 4) if whole else None,
                 tokens_per_second=last.get("tokens_per_second"),
                 only_thought=bool(last.get("only_thought")),
@@ -547,7 +548,7 @@ class GraveyardItem(Output):
     start: Number = _nested("record", "chunk", "start")
     tokens: Size = _nested("record", "chunk")
     peak: float
-    pruned: datetime = Field(validation_alias="slept", description="When it was pruned.")
+    pruned: datetime = Field(validation_alias="pruned_at", description="When it was pruned.")
     reason: dict[str, Any]
     said: datetime = _nested("record", "said")
     window: str = _nested("record", "window")
@@ -614,7 +615,7 @@ class ChunkExplanation(Output):
         validation_alias="use", description="What the reply that it belongs to took from chunks."
     )
     resurrections: int = Field(
-        validation_alias="woken", description="How often it was resurrected, in all windows."
+        validation_alias="times_resurrected", description="How often it was resurrected, in all windows."
     )
     tags: list[str] = Field(description="Yours: nobody else sees them.")
 

@@ -79,7 +79,7 @@ class StoreHandle:
     """
 
     _db: Database
-    _owner: str = OWNER  # whose notes, structured memory and settings it reads and writes
+    _owner: str = OWNER  # person whose notes, structured memory and settings it reads and writes
     access: Access | None = None
 
     def __init_subclass__(cls) -> None:
@@ -126,7 +126,7 @@ class StoreHandle:
         return tuple(one for one in windows if self._may_read(one))
 
     def _person(self, asked: str | None) -> str | None:
-        """Whose things a call is about: with limits always the handle's own person."""
+        """The person whose data a call is about: with limits always the handle's own person."""
         return asked if self.access is None else self.access.person
 
     def _turn_windows(self, turns: Iterable[int]) -> dict[int, str]:

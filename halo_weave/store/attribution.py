@@ -21,18 +21,18 @@ from halo_weave.store.rows import (
     pack_json,
 )
 
-# A chunk and what it is part of by now.
+# The chunks that a reply used, and the chunks that these were merged into.
 WHOLE_CHUNK = """WITH RECURSIVE whole (named, number) AS (
     SELECT u.chunk, u.chunk FROM uses u WHERE u.turn = ?
     UNION SELECT w.named, c.merged_into FROM whole w JOIN chunks c ON c.number = w.number WHERE c.merged_into IS NOT NULL
 )"""
-# All chunks that a window's replies used, and what they are part of by now.
+# All chunks that a window's replies used, and the chunks that these were merged into.
 MERGED = """WITH RECURSIVE merged (named, number) AS (
     SELECT DISTINCT u.chunk, u.chunk FROM uses u JOIN turns r ON r.id = u.turn WHERE r.window = ?
     UNION SELECT m.named, c.merged_into FROM merged m JOIN chunks c ON c.number = m.number
         WHERE c.merged_into IS NOT NULL
 )"""
-# What replies took or were reminded of, without the words that they answer, and each such chunk with what it is part of by now.
+# Chunks that were used by replies or resurrected for them, without the message that they answer, and the chunks that these were merged into.
 REMEMBERED = """WITH RECURSIVE named (turn, chunk, share, reason) AS (
     SELECT turn, chunk, max(share), max(reason) FROM (
         SELECT u.turn, u.chunk, u.share, NULL AS reason
@@ -58,7 +58,8 @@ class SqlAttribution(StoreHandle):
         use: Attribution | None,
         woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None,
     ) -> None:
-        """What a stored reply took from chunks, if it is known, and which woke up for it and why. What is known stays."""
+        """Save the attribution of a stored reply, if it is known, and the chunks that were resurrected for it, with the
+        reason. What is saved already stays."""
         with self._db.writing() as db:
             db.executemany(
                 """INSERT INTO remembered (turn, chunk, reason)
@@ -74,7 +75,7 @@ class SqlAttribution(StoreHandle):
 
     @checks_access
     def use_of(self, turn_id: int) -> Attribution | None:
-        """The same, without deleted chunks, merged ones by the key they have now; None if it is not known."""
+        """The attribution of a reply, without deleted chunks; merged ones have their current key. None: unknown."""
         if not self._readable_turns([turn_id]):
             return None
         with self._db.reading() as db:
@@ -106,9 +107,10 @@ class SqlAttribution(StoreHandle):
     def remembered(
         self, turn_ids: Iterable[int], *, least: float = 0.0
     ) -> dict[int, tuple[float, list[ReplySource]]]:
-        """By reply: its share from nothing in particular, and the chunks that woke up for it or gave it `least`.
+        """By reply: its share from no chunk in particular, and the chunks that were resurrected for it or of which it
+        has the share `least`.
 
-        What it answers is no memory, and not among them.
+        The message that it answers is not among them.
         """
         turns = json_array(self._readable_turns(turn_ids))
         with self._db.reading() as db:
@@ -136,7 +138,7 @@ class SqlAttribution(StoreHandle):
 
     @checks_access
     def used_in(self, key: ChunkKey, *, limit: int = 100) -> list[ChunkUse]:
-        """The replies that took something from a chunk, newest first; without the one that answers it."""
+        """The replies that used a chunk, newest first, without the one that answers it."""
         self._check_chunk(key)
         with self._db.reading() as db:
             rows = db.execute(
@@ -154,7 +156,7 @@ class SqlAttribution(StoreHandle):
 
     @reads_window
     def most_used(self, window_id: str, limit: int = 200) -> list[MostUsed]:
-        """The chunks that the window's replies took most from, the most first; what a reply answers does not count."""
+        """The chunks that the window's replies used most; what a reply answers does not count."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""{MERGED} SELECT c.turn, c.chunk, t.role, sum(u.share) AS share, group_concat(DISTINCT u.turn)
@@ -177,7 +179,7 @@ def insert_attribution(
     tokens: bytes,
     start: int | None = None,
 ) -> None:
-    """The use of a reply by (place, turn, chunk, share) of its sources. Chunks that are not here are left out."""
+    """Insert the attribution of a reply, as (place, turn, chunk, share) of its sources. Unknown chunks are left out."""
     cursor = db.execute(
         """INSERT INTO sources (turn, rest, tokens, start) SELECT id, ?, ?, ? FROM turns WHERE id = ?
            ON CONFLICT DO NOTHING""",

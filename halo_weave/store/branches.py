@@ -23,13 +23,13 @@ from halo_weave.store.visibility import hide_chunks, restore_chunks
 
 TURN = "t.id, t.window, t.role, t.answers, t.parent, t.speaker, t.said, t.aside"
 _FIRST = datetime(1, 1, 2, tzinfo=UTC)
-MOST_ALIKE = 64  # turns with the same words that are looked at
+MOST_ALIKE = 64  # turns with the same hash that are considered
 
 
 class SqlBranches(StoreHandle):
     @writes_window
     def switch(self, window_id: str, head: int, *, now: datetime) -> tuple[str, ...]:
-        """This turn becomes the window's last one; 0: nothing was said. Returns where something changed that is live."""
+        """Make this turn the window's last one; 0: the window has none. Returns the windows where live chunks changed."""
         self._check_continues(window_id, head)
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
@@ -69,7 +69,7 @@ class SqlBranches(StoreHandle):
         limit: int = 100,
         reader: str | None = None,
     ) -> list[TurnRecord]:
-        """Turns of current branches in the order of time. `after`: the time and id of the last one that is known."""
+        """Turns of current branches in order of time. `after`: time and id of the last known turn."""
         reader = self._person(reader)
         among = "" if reader is None else f"AND t.window IN ({READABLE_WINDOWS})"
         begin = max(micros(one) for one in (since, after and after[0], _FIRST) if one)
@@ -92,7 +92,7 @@ class SqlBranches(StoreHandle):
 
     @checks_access
     def followers(self, turn_id: int, window_id: str) -> list[TurnRecord]:
-        """The turns that follow this one, in order; for 0, those of the window that follow none."""
+        """The turns that follow this one, in order; for 0, the first turns of the window."""
         if turn_id:
             self._check_turn(turn_id)
         where = "t.parent = ?" if turn_id else "t.parent IS NULL AND t.window = ?"
@@ -104,7 +104,7 @@ class SqlBranches(StoreHandle):
 
     @checks_access
     def siblings(self, turns: Iterable[int]) -> dict[int, list[int]]:
-        """For each of these turns all that follow the same turn, itself among them, in order."""
+        """For each of these turns all versions of it, itself included, in order."""
         with self._db.asking() as db:
             rows = db.execute(
                 """SELECT t.id, s.id FROM json_each(?1) j JOIN turns t ON t.id = CAST(j.value AS BIGINT)
@@ -124,7 +124,7 @@ class SqlBranches(StoreHandle):
 
     @checks_access
     def marked(self, mark: int, *, window: str | None = None, reader: str | None = None) -> list[TurnRecord]:
-        """Turns with the mark of these words, newest first; at most a few dozen."""
+        """Turns with this hash, newest first; at most a few dozen."""
         reader = self._person(reader)
         among = "" if reader is None else f"AND t.window IN ({READABLE_WINDOWS})"
         with self._db.asking() as db:
@@ -137,7 +137,7 @@ class SqlBranches(StoreHandle):
 
     @checks_access
     def marks_before(self, turn_id: int, limit: int) -> list[tuple[int, int | None]]:
-        """Ids and marks of a turn and of those it follows, backwards."""
+        """Ids and hashes of a turn and of those before it on its branch, backwards."""
         if not self._readable_turns([turn_id]):
             return []
         with self._db.asking() as db:
@@ -161,10 +161,10 @@ def attach_turn(
     *,
     first: int | None = None,
 ) -> None:
-    """A turn that was just stored takes its place, and becomes the window's last one.
+    """Attach a turn that was just stored, and make it the window's last one.
 
-    Without `after`: among the turns of the current branch by its id, since another process may have stored a later one.
-    A second answer to a question takes the place of the first. `first`: the turn that it follows if the window has none.
+    Without `after`, its place on the current branch follows from its id, since another process may have stored a later
+    one. A second answer to a question replaces the first one. `first`: the turn that it follows if the window has none.
     """
     head = db.execute("SELECT head FROM windows WHERE id = ?", (window_id,)).fetchone()[0]
     if after is None and answers is not None and _answered(db, head, answers):
@@ -188,8 +188,8 @@ def attach_turn(
 
 
 def move_head(db: Connection, window_id: str, head: int | None, when: int) -> tuple[str, ...]:
-    """Another turn becomes the window's last. What is on no current branch any more goes aside, what is on one again
-    comes back. Returns the windows where something of it was or is live."""
+    """Make another turn the window's last one. Turns that are on no current branch any more are set aside; those on one
+    again return. Returns the windows where one of their chunks was or is live."""
     old = db.execute("SELECT head FROM windows WHERE id = ?", (window_id,)).fetchone()[0]
     leaving, coming = _diverging_turns(db, old, head)
     db.execute("UPDATE windows SET head = ? WHERE id = ?", (head, window_id))
@@ -214,7 +214,7 @@ def move_head(db: Connection, window_id: str, head: int | None, when: int) -> tu
 
 
 def recompute_aside(db: Connection, when: int) -> None:
-    """Every turn is aside or not, as the windows' last turns say."""
+    """Set each turn aside or not, as it follows from the windows' last turns."""
     wrong = misplaced_turns(db)
     for aside in (1, 0):
         turns = [turn for turn, on in wrong if on != aside]
@@ -230,7 +230,7 @@ def recompute_aside(db: Connection, when: int) -> None:
 
 
 def misplaced_turns(db: Connection) -> list[tuple[int, int]]:
-    """Turns that are aside and should not be, or the other way round; with each whether it is on a current branch."""
+    """Turns that are wrongly aside or not aside, each with whether it is on a current branch."""
     return db.execute(
         """WITH RECURSIVE line(id) AS (
                SELECT head FROM windows WHERE head IS NOT NULL
@@ -251,7 +251,7 @@ def _answered(db: Connection, head: int | None, question: int) -> bool:
 
 
 def _diverging_turns(db: Connection, old: int | None, new: int | None) -> tuple[list[int], list[int]]:
-    """Turns from one down to where the ways of both part, and the same of the other. A parent's id is the smaller one."""
+    """The turns from each of two down to where their branches meet. A parent's id is always smaller."""
     leaving: list[int] = []
     coming: list[int] = []
     while old != new:
@@ -266,7 +266,7 @@ def _diverging_turns(db: Connection, old: int | None, new: int | None) -> tuple[
 
 
 def _shared(db: Connection, window_id: str, leaving: Sequence[int]) -> int:
-    """The last of the leaving turns that the current branch of another window goes through; 0 if there is none."""
+    """The last of the leaving turns that is on another window's current branch; 0: none."""
     return int(
         db.execute(
             """SELECT coalesce(max(id), 0) FROM (

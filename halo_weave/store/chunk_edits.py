@@ -46,7 +46,7 @@ from halo_weave.store.visibility import hide_chunks, restore_chunks
 class SqlTags(StoreHandle):
     @checks_access
     def tag_chunk(self, key: ChunkKey, tags: Sequence[str], *, now: datetime, owner: str = OWNER) -> None:
-        """These are its tags from now on."""
+        """Replace the tags of a chunk."""
         self._check_chunk(key)
         owner = self._person(owner) or OWNER
         with self._db.writing(durable=True) as db:
@@ -66,7 +66,7 @@ class SqlTags(StoreHandle):
 
     @checks_access
     def chunk_tags(self, keys: Iterable[ChunkKey], *, owner: str = OWNER) -> dict[ChunkKey, tuple[str, ...]]:
-        """The tags of those that have any, in order."""
+        """The tags of those chunks that have any, sorted."""
         owner, wanted = self._person(owner) or OWNER, {*keys}
         with self._db.reading() as db:
             rows = db.execute(
@@ -84,7 +84,7 @@ class SqlTags(StoreHandle):
 
     @checks_access
     def tagged(self, tags: Collection[str], *, owner: str = OWNER) -> dict[ChunkKey, int]:
-        """The chunks that have one of these tags, with their numbers."""
+        """The chunks with one of these tags, with their numbers."""
         if not tags:
             return {}
         owner = self._person(owner) or OWNER
@@ -104,7 +104,7 @@ class SqlTags(StoreHandle):
 
     @checks_access
     def tag_counts(self, *, owner: str = OWNER) -> dict[str, int]:
-        """How many chunks that someone may read have each of their tags."""
+        """How many chunks that the person may read have each of their tags."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT g.tag, count(*) FROM chunk_tags g JOIN chunks c ON c.number = g.chunk
@@ -116,7 +116,7 @@ class SqlTags(StoreHandle):
 
 
 def add_tags(db: Connection, number: int, tags: Iterable[tuple[str, str, int]]) -> None:
-    """(whose, tag, when). Those that it has already stay as they are."""
+    """Add tags: (person, tag, time). Existing ones stay as they are."""
     db.executemany(
         "INSERT INTO chunk_tags (owner, tag, chunk, made) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         [(owner, tag, number, made) for owner, tag, made in tags],
@@ -124,7 +124,7 @@ def add_tags(db: Connection, number: int, tags: Iterable[tuple[str, str, int]]) 
 
 
 def copy_tags_and_feedback(db: Connection, number: int, others: Iterable[int]) -> None:
-    """These chunks have the tags of that one, too, and are wrong for the same questions."""
+    """Copy tags and negative feedback of a chunk to others."""
     tags = db.execute("SELECT owner, tag, made FROM chunk_tags WHERE chunk = ?", (number,)).fetchall()
     wrong = db.execute("SELECT question, made FROM wrong WHERE chunk = ?", (number,)).fetchall()
     for other in others:
@@ -136,30 +136,30 @@ def copy_tags_and_feedback(db: Connection, number: int, others: Iterable[int]) -
 
 
 def import_tags(db: Connection, number: int, tags: Iterable[TagIn], owner: Callable[[str], str]) -> None:
-    """Tags out of a file. `owner`: the id here of someone in the file."""
+    """Add tags from a file. `owner`: maps a person in the file to the id here."""
     add_tags(db, number, [(owner(one.owner), one.tag, one.made) for one in tags])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ChunkInWindow:
-    """How one window holds one chunk."""
+    """A chunk as one window has it."""
 
     live: bool
     pinned: bool
     brightness: Brightness
     traces: Traces | None
     tokenizer: int | None
-    tokens: Tokens | None  # the window's own reading
-    row: tuple[Any, ...]  # since and woken, or slept and reason
+    tokens: Tokens | None  # the window's own tokens
+    row: tuple[Any, ...]  # the columns since and woken, or slept and reason
 
 
 class SqlChunkEdits(StoreHandle):
     @writes_window
     def merge(self, window_id: str, key: ChunkKey, *, now: datetime) -> ChunkKey:
-        """The chunk joins the one before it in its turn and goes by that one's key, which is returned.
+        """Merge the chunk into the one before it in its turn. Returns that one's key. Both must be live here.
 
-        Both must be live here. Refused while another window has one of them live, since its tokens would change
-        under it; where they sleep, they sleep on as one.
+        Refused while another window has one of them live, since its tokens would change; where they are pruned, they
+        stay pruned as one chunk.
         """
         self._check_changes([key])
         when = micros(now)
@@ -219,8 +219,11 @@ class SqlChunkEdits(StoreHandle):
 
     @checks_access
     def deletion_of(self, key: ChunkKey) -> tuple[ChunkKey, ...]:
-        """What goes when this chunk is deleted: the pair of turns for a question's opening or any part of an answer,
-        else the chunk alone. The same set comes back when it is undeleted."""
+        """What is deleted with this chunk: for a question's opening or any part of an answer both turns, else the chunk
+        alone.
+
+        Undeleting restores the same set.
+        """
         self._check_chunk(key)
         with self._db.reading() as db:
             chunk_number(db, key)
@@ -239,8 +242,8 @@ class SqlChunkEdits(StoreHandle):
 
     @checks_access
     def holders(self, keys: Sequence[ChunkKey]) -> dict[str, bool]:
-        """Windows that hold one of these chunks, live or asleep: there a model has read them. And whether the window reads
-        some chunk with other tokens than it was said with."""
+        """The windows in which one of these chunks is live or pruned, so that a model has read it; and whether one of
+        them has its own tokens for it."""
         self._check_changes(keys)
         with self._db.reading() as db:
             numbers = json_array([chunk_number(db, key) for key in keys])
@@ -263,7 +266,8 @@ class SqlChunkEdits(StoreHandle):
 
     @checks_access
     def delete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
-        """Out of every window and every search, until undeleted. The record stays. Returns where they were live."""
+        """Remove chunks from all windows and searches, until they are undeleted. Nothing is erased. Returns where they
+        were live."""
         self._check_changes(keys)
         when = micros(now)
         with self._db.writing(durable=True) as db:
@@ -279,7 +283,7 @@ class SqlChunkEdits(StoreHandle):
 
     @checks_access
     def undelete(self, keys: Sequence[ChunkKey], *, now: datetime) -> tuple[str, ...]:
-        """Deleted chunks are again what they were in every window, live or asleep. Returns where they are live."""
+        """Undelete chunks: in every window they are live or pruned as before. Returns where they are live."""
         self._check_changes(keys)
         when = micros(now)
         with self._db.writing(durable=True) as db:
@@ -295,8 +299,11 @@ class SqlChunkEdits(StoreHandle):
 
     @server_only
     def split_long_chunks(self, most: int, *, now: datetime) -> int:
-        """Chunks of more than so many tokens, and more than 256, that are live nowhere are cut into parts, each at its
-        place, so that all that was ever said can be resurrected. Returns how many there were."""
+        """Split chunks of more than so many tokens, and more than 256, that are live nowhere, so that all parts can be
+        resurrected.
+
+        Returns how many there were.
+        """
         done = 0
         with self._db.asking() as db:
             numbers = [
@@ -314,7 +321,8 @@ class SqlChunkEdits(StoreHandle):
 
     @checks_access
     def add_negative_feedback(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
-        """The wrong memory for questions like this one. None takes all such marks of the chunk back."""
+        """Note that the chunk is the wrong memory for questions like this one. None removes all negative feedback of
+        the chunk."""
         self._check_changes([key])
         when = micros(now)
         with self._db.writing(durable=True) as db:
@@ -334,7 +342,7 @@ class SqlChunkEdits(StoreHandle):
 
     @server_only
     def negative_feedback(self) -> list[tuple[int, str]]:
-        """The numbers of the chunks that were marked, each with a question that it is wrong for."""
+        """The numbers of chunks with negative feedback, each with a question that it is wrong for."""
         with self._db.asking() as db:
             return db.execute("SELECT chunk, question FROM wrong ORDER BY made").fetchall()
 
@@ -352,7 +360,7 @@ class SqlChunkEdits(StoreHandle):
 
 
 def _split_chunk(db: Connection, number: int, most: int, when: int) -> bool:
-    """One chunk becomes several: the first keeps its key and number, the others are counted on from the turn's last."""
+    """Split a chunk: the first part keeps its key and number, the others get the next free ones of the turn."""
     row = db.execute(
         f"""SELECT c.turn, c.window, c.start, c.span, c.ids, c.lengths, c.raw, c.tags, t.role, k.fingerprint,
                 (SELECT max(o.chunk) FROM chunks o WHERE o.turn = c.turn)
@@ -413,7 +421,7 @@ def _pair_of(db: Connection, turn_id: int) -> int | None:
 
 
 def _existing(db: Connection, keys: Sequence[ChunkKey]) -> list[tuple[int, int | None]]:
-    """Numbers and deletion times. A chunk that joined another has no life of its own."""
+    """Numbers and deletion times of chunks that were not merged into others."""
     found = []
     for key in dict.fromkeys(keys):
         number = chunk_number(db, key)
@@ -427,7 +435,7 @@ def _existing(db: Connection, keys: Sequence[ChunkKey]) -> list[tuple[int, int |
 
 
 def remove_from_search(db: Connection, numbers: Sequence[int]) -> None:
-    """Out of the word index, and no vector in any generation."""
+    """Remove chunks from the word index, and their vectors from all generations."""
     db.remove_from_word_index(numbers)
     for table in ("vectors", "wanted"):
         db.execute(
@@ -468,7 +476,7 @@ def _held(db: Connection, window: str, start: int) -> _ChunkInWindow | None:
 def _merge_in_window(
     db: Connection, window: str, first: tuple[int, int, Tokens], second: tuple[int, int, Tokens]
 ) -> None:
-    """Two chunks become one in a window that holds at least one of them. What it never saw gets the least it knows."""
+    """Merge two chunks in a window that has at least one of them. A chunk that it never had gets the lowest values."""
     number, start, _ = first
     parts = [_held(db, window, start), _held(db, window, second[1])]
     known = [part for part in parts if part is not None]
@@ -509,7 +517,7 @@ def _merge_in_window(
 
 
 def _concatenated_traces(traces: Sequence[Traces | None], sizes: Sequence[int]) -> Traces | None:
-    """Side by side. What is not known is not a number; None if nothing is known, or two strategies kept them."""
+    """The traces of both. Unknown values are NaN; None if all are unknown, or if they are of two strategies."""
     counts = {len(one) for one in traces if one is not None}
     if len(counts) != 1:
         return None
@@ -520,12 +528,12 @@ def _concatenated_traces(traces: Sequence[Traces | None], sizes: Sequence[int]) 
 class SqlTimestampRemoval(StoreHandle):
     @server_only
     def remove_timestamps(self, *, now: datetime) -> int:
-        """Stored replies lose the time stamps that they begin with; the history keeps them. Done once for a memory, and
-        again after an import. Returns how many replies began with one."""
+        """Remove the time stamps at the beginning of stored replies; the history keeps them. Done once for a memory,
+        and again after an import. Returns how many replies had one."""
         with self._db.reading() as db:
             if db.execute("SELECT stamps_removed FROM memory").fetchone()[0]:
                 return 0
-            # "[2026-…" or "[Monday, …", perhaps after white space: few chunks begin so.
+            # "[2026-…" or "[Monday, …", perhaps after white space: few chunks begin like this.
             numbers = [
                 number
                 for number, raw in db.execute(
@@ -553,9 +561,7 @@ def _remove(db: Connection, number: int, when: int) -> None:
     tokens = unpack_tokens(row[2], row[3], row[4], span)
     text = tokens.raw.decode(errors="surrogateescape")
     size = len(text[: leading_stamps_length(text)].encode(errors="surrogateescape"))
-    gone = int(
-        np.searchsorted(tokens.ends, size, side="right")
-    )  # tokens that belong to the stamp with all their bytes
+    gone = int(np.searchsorted(tokens.ends, size, side="right"))  # tokens that lie completely in the stamp
     if not gone:
         return
     if gone == span:  # the reply is nothing but stamps

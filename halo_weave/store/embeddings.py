@@ -27,7 +27,7 @@ from halo_weave.store.records import (
 from halo_weave.store.rows import ROWS_PER_STEP, VISIBLE, json_array, pack_json, request_embedding
 
 STREAM = 2_000  # vectors read at a time
-MAX_SNAPSHOTS = 64  # that are known; more than servers that use one memory
+MAX_SNAPSHOTS = 64  # snapshots that are remembered; more than the servers of one memory
 NOT_ASIDE = "chunk NOT IN (SELECT number FROM chunks WHERE aside = 1)"  # a chunk aside keeps its vectors
 
 
@@ -36,12 +36,12 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def generations(self) -> list[VectorGeneration]:
-        """All of them, with the figures of each. Counting takes longer the more there is."""
+        """All generations with their figures. Counting takes longer in large memories."""
         return list(all_generations(self._db))
 
     @server_only
     def serving(self) -> Serving | None:
-        """The current generation, at once."""
+        """The current generation, without counting."""
         with self._db.asking() as db:
             row = db.execute(
                 "SELECT id, model, dimension FROM generations WHERE state = 'current'"
@@ -50,7 +50,8 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def begin_generation(self, model: str, dimension: int, *, now: datetime) -> VectorGeneration:
-        """The generation of this embedder: the current one, one half built, or a new one that wants every chunk.
+        """The generation of this embedder: the current one, an incomplete one, or a new one that needs a vector for
+        every chunk.
 
         The first generation of a memory is current at once; a later one is built beside it until `complete_generation`.
         """
@@ -76,7 +77,7 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def wanted(self, generation: int, limit: int) -> ChunksToEmbed:
-        """Chunks whose vector is missing or out of date, newest first: what was just said is asked for soonest."""
+        """Chunks whose vector is missing or outdated, newest first: recent text is searched soonest."""
         with self._db.reading() as db:
             rows = db.execute(
                 "SELECT chunk FROM wanted WHERE generation = ? ORDER BY chunk DESC LIMIT ?",
@@ -88,9 +89,9 @@ class SqlEmbeddings(StoreHandle):
     def add_vectors(
         self, generation: int, wanted: ChunksToEmbed, vectors: Vectors, counts: Sequence[int] | None = None
     ) -> int:
-        """Vectors of `wanted.numbers`, in that order: one for each chunk, or as many as `counts` says.
+        """Add vectors for `wanted.numbers`, in that order: one for each chunk, or as many as `counts` says.
 
-        A chunk deleted meanwhile gets none; one changed stays wanted. Returns how many chunks got theirs.
+        A chunk deleted meanwhile gets none; one changed meanwhile stays wanted. Returns how many chunks got theirs.
         """
         each = [1] * len(wanted.numbers) if counts is None else list(counts)
         if len(each) != len(wanted.numbers) or min(each, default=1) < 1:
@@ -129,7 +130,7 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def request_embeddings(self, numbers: Iterable[int]) -> None:
-        """Ask for new vectors of these chunks, in every generation that serves or is being built."""
+        """Request new vectors of these chunks, in every generation that is current or being built."""
         with self._db.writing() as db:
             touched = [int(number) for number in numbers]
             db.mark_changed(touched)
@@ -137,7 +138,7 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]:
-        """All vectors of a generation in blocks, as of one moment. A chunk's number stands with each of its vectors."""
+        """All vectors of a generation in blocks, from one consistent state. Each has its chunk's number."""
         with self._db.reading() as db:
             dimension, _ = _embedder(db, generation)
             cursor = db.stream(
@@ -148,7 +149,7 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]:
-        """The vectors that these chunks have, with the numbers of those chunks."""
+        """The vectors of these chunks, with the chunks' numbers."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT chunk, vector, (SELECT dimension FROM generations WHERE id = ?1) FROM vectors
@@ -163,7 +164,7 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def complete_generation(self, generation: int, *, now: datetime) -> None:
-        """From now on this generation serves. Refused while it still lacks vectors."""
+        """Make this generation the current one. Refused while it lacks vectors."""
         with self._db.writing() as db:
             row = db.execute("SELECT state FROM generations WHERE id = ?", (generation,)).fetchone()
             if row is None or row[0] == "retired":
@@ -190,7 +191,7 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def delete_old_vectors(self) -> int:
-        """Remove the vectors of retired generations, in small steps that let others write. Returns how many went."""
+        """Delete the vectors of retired generations, in small steps that let others write. Returns how many."""
         swept = 0
         while True:
             with self._db.writing() as db:
@@ -207,13 +208,13 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def sequence(self) -> int:
-        """A number that grows with every change of a chunk: while it is the same, nothing changed."""
+        """A number that grows with every change of a chunk: if it is the same, nothing changed."""
         with self._db.asking() as db:
             return db.last_change()
 
     @server_only
     def changes(self, since: int) -> IndexChanges:
-        """Chunks said, changed, embedded, merged, deleted or undeleted after this point of the sequence."""
+        """Chunks that were added, changed, embedded, merged, deleted or undeleted after this sequence number."""
         with self._db.reading() as db:
             rows = db.execute(
                 f"""SELECT n.chunk, {VISIBLE} FROM changes n JOIN chunks c ON c.number = n.chunk
@@ -226,12 +227,15 @@ class SqlEmbeddings(StoreHandle):
                 np.array([number for number, present in rows if not present], np.int64),
             )
 
-    # Images of the index
+    # Index snapshots
 
     @server_only
     def record_index_snapshot(self, mark: str, generation: int) -> bool:
-        """A file holds what the index of a generation is at this moment, or was before. Its mark stays until the memory
-        is cleared or repaired, or some dozens came after it. False: the generation is gone, so the file is of no use."""
+        """Remember that a file contains the index of a generation as of now, or earlier.
+
+        It is remembered until the memory is cleared or repaired, or some dozens came after it. False: the generation is
+        gone, so the file is useless.
+        """
         schema = self._db.schema()
         with self._db.writing() as db:
             db.execute("DELETE FROM images WHERE id <= (SELECT max(id) FROM images) - ?", (MAX_SNAPSHOTS,))
@@ -243,7 +247,7 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def knows_index_snapshot(self, mark: str) -> bool:
-        """Whether this memory is the one that the file was made of, or went on from it. A backup from before is not."""
+        """Whether the file was made of this memory or of an earlier state of it. An older backup does not know it."""
         schema = self._db.schema()
         with self._db.asking() as db:
             sql = "SELECT 1 FROM images WHERE mark = ? AND schema = ?"
@@ -253,8 +257,8 @@ class SqlEmbeddings(StoreHandle):
 
     @server_only
     def outline(self, since: int = 0) -> Iterator[ChunkPlace]:
-        """Where the chunks stand that were said or changed after this point of the sequence, in any order, as of one
-        moment."""
+        """The places of chunks that were added or changed after this sequence number, in any order, from one consistent
+        state."""
         with self._db.reading() as db:
             rows = db.stream(
                 f"""SELECT c.number, c.turn, c.chunk, t.role, c.window, c.start, t.said, t.speaker, c.told
@@ -266,8 +270,8 @@ class SqlEmbeddings(StoreHandle):
 
     @checks_access
     def recall_candidates(self, window_id: str, keys: Iterable[ChunkKey]) -> dict[ChunkKey, RecallCandidate]:
-        """What a resurrection plan needs of these chunks and of the openings that come with them. Live, deleted and
-        merged chunks are left out."""
+        """What a recall plan needs of these chunks and of the openings that are resurrected with them. Live, deleted
+        and merged chunks are left out."""
         if window_id:
             self.check_reads(window_id)
         with self._db.asking() as db:
@@ -329,7 +333,7 @@ def _embedder(db: Connection, generation: int) -> tuple[int, str]:
 
 
 def _block(rows: Sequence[tuple[Any, ...]], dimension: int) -> tuple[Numbers, Vectors]:
-    """Rows of the number of a chunk and its vectors."""
+    """Rows of a chunk's number and its vectors."""
     vectors = unpack_codes(b"".join([row[1] for row in rows]), dimension)
     size = packed_size(dimension)
     counts = [len(row[1]) // size for row in rows]

@@ -54,9 +54,9 @@ def unpack_tokens(ids: bytes, lengths: bytes, raw: bytes, count: int) -> Tokens:
 
 
 def unpack_runs(runs: Sequence[tuple[bytes, bytes, bytes, int]]) -> list[Tokens]:
-    """Many runs of tokens at once. Their arrays are read-only views of two shared ones.
+    """Unpack many runs of tokens at once. Their arrays are read-only views of two shared ones.
 
-    The boundaries were checked when the tokens were stored, so they are not checked again for each run.
+    The boundaries were checked when the tokens were stored, and are not checked again.
     """
     if not runs:
         return []
@@ -66,7 +66,7 @@ def unpack_runs(runs: Sequence[tuple[bytes, bytes, bytes, int]]) -> list[Tokens]
     counts = np.array(sizes)
     stops = np.cumsum(counts)
     sums = np.cumsum(lengths, dtype=np.int64)
-    before = np.concatenate([[0], sums])[stops - counts]  # bytes of all runs before each one
+    before = np.concatenate([[0], sums])[stops - counts]  # offset of each run in bytes
     ends = (sums - np.repeat(before, counts)).astype(np.int32)
     ids.flags.writeable = False
     ends.flags.writeable = False
@@ -83,7 +83,7 @@ def unpack_runs(runs: Sequence[tuple[bytes, bytes, bytes, int]]) -> list[Tokens]
 
 
 def _widened(blobs: Sequence[bytes], counts: Sequence[int], narrow: str) -> npt.NDArray[np.int32]:
-    """Blobs of numbers, each narrow or of four bytes, as one array. Mostly all are narrow."""
+    """Blobs of numbers with one or four bytes each, as one array. Usually all have the same width."""
     joined = b"".join(blobs)
     width = np.dtype(narrow).itemsize
     if len(joined) == width * sum(counts):
@@ -100,17 +100,17 @@ def pack_floats(values: npt.NDArray[np.float32]) -> bytes:
 
 
 def quantized_blob(floats: bytes, dimension: int) -> bytes:
-    """Vectors out of an export, as they are stored."""
+    """Vectors from an export, in the form in which they are stored."""
     return pack_codes(np.frombuffer(floats, "<f4").reshape(-1, dimension))
 
 
 def dequantized_floats(codes: bytes, dimension: int) -> bytes:
-    """Stored vectors as an export has them."""
+    """Stored vectors in the form of an export."""
     return pack_floats(unpack_codes(codes, dimension))
 
 
 def pack_traces(traces: npt.NDArray[np.float32] | None, tokens: int | None = None) -> bytes | None:
-    """(traces, tokens) as bytes. With `tokens`, as many must be there."""
+    """(traces, tokens) as bytes. `tokens`: the expected number of tokens."""
     if traces is not None and (traces.ndim != 2 or tokens not in (None, traces.shape[1])):
         raise BadInput(f"Traces of shape {traces.shape} do not fit {tokens} tokens.")
     return None if traces is None else pack_floats(traces)
@@ -121,7 +121,7 @@ def unpack_traces(blob: bytes | None, tokens: int) -> npt.NDArray[np.float32] | 
 
 
 def unpack_floats(blob: bytes) -> Brightness:
-    """A read-only view of the bytes."""
+    """The floats as a read-only view of the bytes."""
     return np.frombuffer(blob, "<f4")
 
 
@@ -144,7 +144,7 @@ def pack_sources(tokens: Sequence[Sequence[TokenSource]]) -> bytes:
 
 
 def unpack_sources(blob: bytes) -> tuple[tuple[TokenSource, ...], ...]:
-    """The inverse. Bytes that are no sources are refused with a ValueError."""
+    """The inverse of `pack_sources`. Raises ValueError for other bytes."""
     tokens = int.from_bytes(blob[:4], "little")
     counts = np.frombuffer(blob[4 : 4 + tokens], "u1")
     total = int(counts.sum())

@@ -39,9 +39,9 @@ from halo_weave.store.records import (
 FORMAT = "halo-weave memory"
 VERSION = 1
 LIMIT = 2**63 - 1
-FILE_LIMIT = 2**62 - 1  # of the ids in a file
-MAX_TURN_SPAN = 1 << 32  # positions from the beginning of a turn to its end
-# A year from either end of what a datetime holds, so that it can be told in any time zone.
+FILE_LIMIT = 2**62 - 1  # limit of ids in a file
+MAX_TURN_SPAN = 1 << 32  # most positions of a turn
+# A year from either end of datetime's range, so that it can be converted to any time zone.
 EARLIEST, LATEST = micros(datetime(2, 1, 1, tzinfo=UTC)), micros(datetime(9999, 1, 1, tzinfo=UTC))
 
 # Writing
@@ -56,7 +56,7 @@ def base64_of(blob: bytes) -> str:
 
 
 def tokens_out(tokens: Tokens) -> dict[str, Any]:
-    """Ids, where each piece ends in the text's UTF-8 bytes, and the text; also the bytes if they are not UTF-8."""
+    """Ids, the end of each piece in the text's UTF-8 bytes, and the text; also the bytes if they are not valid UTF-8."""
     out: dict[str, Any] = {"text": tokens.text, "ids": tokens.ids.tolist(), "ends": tokens.ends.tolist()}
     if tokens.text.encode("utf-8") != tokens.raw:
         out["bytes"] = base64_of(tokens.raw)
@@ -67,7 +67,7 @@ def tokens_out(tokens: Tokens) -> dict[str, Any]:
 
 
 def _text_or_whole(value: Any) -> Any:
-    """Ids are text, since a browser's numbers end at 2^53; but 1.0 and true are no ids."""
+    """An id as text, since JavaScript's numbers are exact up to 2^53 only; 1.0 and true are not ids."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise ValueError("should be a whole number, as text")
     return value
@@ -110,7 +110,7 @@ def _path(value: str) -> str:
 
 
 def _snapshot_part(part: dict[str, Any]) -> dict[str, Any]:
-    """One with a key, be it null, is a chunk, whole; the others are texts of which only the vectors are used."""
+    """A part with a key, which may be null, is a complete chunk; of others only the vectors are used."""
     try:
         if "key" in part:
             _SnapshotChunk.model_validate(part)
@@ -122,7 +122,7 @@ def _snapshot_part(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reason(value: dict[str, Any]) -> dict[str, Any]:
-    """Why a chunk woke up or sleeps: what the page shows of it has the type that the page knows."""
+    """The reason of a resurrection or prune; the parts that the page shows are checked for their type."""
     inner: Any = value
     while inner is not None:
         inner = _Reason.model_validate(inner).woken
@@ -169,7 +169,7 @@ class _Reason(Element):
 
 
 class ExportHeader(Element):
-    """Which memory it is, and the first ids that it did not use."""
+    """The id of the exported memory, and its first unused ids."""
 
     id: Short
     next_turn: Annotated[TurnId, Field(le=FILE_LIMIT)]
@@ -204,7 +204,9 @@ class WindowIn(Element):
     tags: Annotated[list[Tag], Field(max_length=MAX_TAGS)] = []
     pinned: bool = False
     archived: bool = False
-    inherits: list[Literal["system_prompt", "user_name", "ai_name"]] = []  # which words all windows share
+    inherits: list[
+        Literal["system_prompt", "user_name", "ai_name"]
+    ] = []  # texts that are inherited from all windows
     owner: Short = OWNER
 
 
@@ -243,7 +245,7 @@ class TagIn(Element):
 class ChunkIn(TokensIn):
     chunk: Id
     start: Id
-    tags: Annotated[list[Short], Field(max_length=64)] | None = None  # what kind of words it holds
+    tags: Annotated[list[Short], Field(max_length=64)] | None = None  # kind of its text
     tagged: Annotated[list[TagIn], Field(max_length=10_000)] = []  # by people
     deleted: Time | None = None
     undeleted: Time | None = None
@@ -262,7 +264,7 @@ class ChunkIn(TokensIn):
 
 
 class _OriginIn(Element):
-    """Where it was said first, and a mark that tells apart two turns with one id in two copies of a memory."""
+    """Where the turn was said first, and a hash that distinguishes turns with the same id in two copies of a memory."""
 
     memory: Short
     turn: Id
@@ -286,12 +288,12 @@ class TurnIn(Element):
     window: Short
     role: Annotated[Role, Field(strict=False)]
     answers: TurnId | None = None
-    parent: TurnId | None = None  # the turn it follows; else the one before it in its window
-    aside: bool = False  # off the current branch of its window
+    parent: TurnId | None = None  # the turn that it follows; by default the one before it in its window
+    aside: bool = False  # not on the current branch of its window
     speaker: Short
     said: Time
     origin: _OriginIn | None = None
-    use: _UseIn | None = None  # what a reply took from chunks before it
+    use: _UseIn | None = None  # attribution of the reply to earlier chunks
     chunks: Annotated[list[ChunkIn], Field(min_length=1)]
 
     @model_validator(mode="after")
@@ -300,7 +302,7 @@ class TurnIn(Element):
             raise ValueError("should stand after the turn that it answers")
         if self.parent is not None and self.parent >= self.turn:
             raise ValueError("should stand after the turn that it follows")
-        stop = 0  # the end of the last chunk that stands for itself
+        stop = 0  # the end of the last chunk that was not merged
         known: list[ChunkIn] = []
         ids: set[int] = set()
         for chunk in self.chunks:
@@ -320,18 +322,19 @@ class TurnIn(Element):
 
     @property
     def reach(self) -> tuple[int, int]:
-        """The first position, and the first after the turn."""
+        """The first position, and the first one after the turn."""
         return self.chunks[0].start, max(chunk.stop for chunk in self.chunks)
 
     @property
     def words(self) -> str:
-        """What the turn says to others: without thoughts and the words of tools."""
+        """The text of the turn, without thoughts and tool output."""
         aside = {"thought", "tool"}
         own = [one for one in self.chunks if one.merged is None and not aside & {*(one.tags or ())}]
         return b"".join(one.tokens.raw for one in own).decode("utf-8", errors="replace")
 
     def original_identity(self, memory: str) -> tuple[str, int, str]:
-        """Where it was said first, its id there, its mark. `memory`: that of the file, unless it says another."""
+        """The memory where the turn was said first, its id there, its hash. `memory`: that of the file, if the turn
+        does not say."""
         if self.origin is not None:
             return self.origin.memory, self.origin.turn, self.origin.mark
         return memory, self.turn, f"{self.role} {self.said}"
@@ -342,7 +345,7 @@ class _HeldIn(Element):  # how a window holds a chunk
     turn: TurnId
     chunk: Id
     brightness: Annotated[Floats, Field(min_length=4)]
-    traces: Annotated[Any, BeforeValidator(_blob)] = None  # float32 as well; what is not known is NaN
+    traces: Annotated[Any, BeforeValidator(_blob)] = None  # float32; unknown values are NaN
     reading: TokensIn | None = None  # the window's own tokens, under another tokenizer
 
     @model_validator(mode="after")
@@ -441,7 +444,7 @@ class SettingIn(Element):
 
     @model_validator(mode="after")
     def _settings_by_name(self) -> Self:
-        # Its settings may be of a newer version: what cannot be used is passed over when they are read.
+        # The settings may come from a newer version: unknown ones are ignored when they are read.
         if self.key in (SHARED_KEY, PERSONA_KEY, PRESETS_KEY) and not isinstance(self.value, dict):
             raise ValueError("should have an object as its 'value'")
         return self
@@ -463,7 +466,7 @@ class VectorIn(Element):
     stale: bool = False
 
 
-# An import takes the sections in this order; in the file they may stand in any.
+# The order in which sections are imported; in the file they may have any order.
 SECTIONS: dict[str, type[BaseModel]] = {
     "people": PersonIn,
     "windows": WindowIn,
@@ -482,7 +485,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def read_element(section: str, model: type[Model], element: Any) -> Model:
-    """An element whose values can be kept as they are. A refusal names the section, the field and what it should be."""
+    """An element with checked values. An error names section, field and what the field should be."""
     try:
         return model.model_validate(element)
     except ValidationError as error:

@@ -20,7 +20,7 @@ from halo_weave.store.rows import READABLE_WINDOWS, check_window
 Element = dict[str, Any]
 ORIGIN = ("source", "first_turn", "mark")
 
-# How the columns of a query are written, by their names; all others as they are.
+# How columns of a query are written, by name; others are written unchanged.
 FORMS: dict[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("turn", "answers", "parent", "head", "start", "next_turn", "next_position"), str),
     **dict.fromkeys(("created", "modified", "accessed", "ended", "completed", "made"), iso_time),
@@ -45,7 +45,7 @@ class SqlExport(StoreHandle):
         vectors: bool = False,
         progress: Progress = silent,
     ) -> None:
-        """Write the memory as it is at this moment, while others go on writing. `progress` counts turns."""
+        """Write the memory as it is now, while others continue writing. `progress` counts turns."""
         subset = subset or ExportFilter()
         subset = replace(subset, reader=self._person(subset.reader))
         if subset.window is not None:
@@ -57,7 +57,7 @@ class SqlExport(StoreHandle):
 
 
 def _choose(db: Connection, subset: ExportFilter) -> None:
-    """Temporary tables of the turns and windows to export; they go when the reader's transaction ends."""
+    """Fill temporary tables with the turns and windows to export; they are dropped with the reader's transaction."""
     db.execute("CREATE TEMP TABLE chosen (turn INTEGER PRIMARY KEY)")
     if subset.window is not None:
         check_window(db, subset.window)
@@ -70,7 +70,7 @@ def _choose(db: Connection, subset: ExportFilter) -> None:
         "since": None if subset.since is None else micros(subset.since),
         "until": None if subset.until is None else micros(subset.until),
     }
-    # Of someone's whole memory their own, of a window that others share with them also what woke up there.
+    # For a person's whole memory their own chunks; for a window that is shared with them also what was resurrected there.
     whole = "SELECT o.id FROM windows o WHERE o.owner = :reader"
     among = (
         f"AND t.window IN ({READABLE_WINDOWS if subset.window else whole})"
@@ -89,7 +89,7 @@ def _choose(db: Connection, subset: ExportFilter) -> None:
                {among}""",
         values,
     )
-    if not subset.everything:  # a question and its answer are never parted
+    if not subset.everything:  # a question and its answer are never separated
         db.execute(
             f"""INSERT INTO chosen
                SELECT t.id FROM turns a JOIN chosen ON chosen.turn = a.id JOIN turns t ON t.id = a.answers
@@ -119,7 +119,7 @@ def _sections(
     several = several and db.execute("SELECT 1 FROM people LIMIT 1").fetchone() is not None
     if several:
         yield "people", _elements(db, "SELECT id, name, created FROM people ORDER BY name")
-    # Whoever exports their own memory takes it along as its owner's.
+    # In an export of one person's memory that person is the owner.
     owner = ", nullif(owner, '') AS owner" if reader is None else ""
     yield (
         "windows",
@@ -167,7 +167,7 @@ def _sections(
 
 
 def _elements(db: Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[Element]:
-    """The rows of a query, each column under its name and in its form."""
+    """The rows of a query, each column under its name and converted."""
     cursor = db.stream(sql, values)
     columns = [(column[0], FORMS.get(column[0])) for column in cursor.description]
     for row in cursor:
@@ -178,7 +178,7 @@ def _elements(db: Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterato
 
 
 def _owned(db: Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[Element]:
-    """The same; what is the owner's does not say so."""
+    """The same rows; the owner's do not name a person."""
     for element in _elements(db, sql, values):
         if element.get("owner", "") is None:
             del element["owner"]
@@ -186,7 +186,7 @@ def _owned(db: Connection, sql: str, values: tuple[Any, ...] = ()) -> Iterator[E
 
 
 def _vector(element: Element) -> Element:
-    """The stored numbers, as an export has them."""
+    """The stored vectors, in the form of an export."""
     floats = dequantized_floats(element["vector"], element.pop("dimension"))
     return _without_nulls({**element, "vector": base64_of(floats)})
 
@@ -196,7 +196,7 @@ def _without_nulls(element: Element) -> Element:
 
 
 def _tokens(element: Element, count: int) -> Element:
-    """Takes the columns of tokens out of an element, and gives them as they are written."""
+    """Replace the token columns of an element by the exported form."""
     return tokens_out(unpack_tokens(element.pop("ids"), element.pop("lengths"), element.pop("raw"), count))
 
 
@@ -250,7 +250,7 @@ def _turns(
 
 
 def _use(db: Connection, turn: int) -> Element | None:
-    """What a reply took from chunks; its tokens name them by their place in the list."""
+    """The attribution of a reply; its tokens refer to sources by index."""
     row = db.execute("SELECT rest, tokens FROM sources WHERE turn = ?", (turn,)).fetchone()
     if row is None:
         return None
@@ -272,7 +272,7 @@ def _use(db: Connection, turn: int) -> Element | None:
 
 
 def _held(db: Connection, table: str, own: str, window: str | None) -> Iterator[Element]:
-    """How windows hold the chunks, live or asleep."""
+    """The chunks of windows, live or pruned."""
     for element in _elements(
         db,
         f"""SELECT h.window, c.turn, c.chunk, h.brightness, h.traces, {own}, k.fingerprint AS tokenizer,

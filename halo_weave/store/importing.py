@@ -60,9 +60,9 @@ from halo_weave.store.third_party.prototype import OPENED, TOKENS, PrototypeFile
 from halo_weave.store.third_party.reader import PNG, ZIP, ThirdPartyFile
 from halo_weave.store.windows import persona_of
 
-BATCH = 500  # elements to a transaction, so that others can write in between
+BATCH = 500  # elements per transaction, so that others can write in between
 BATCH_CHARACTERS = 1 << 18
-IMPORT_LOCK_SECONDS = 60.0  # seconds for another import to end, before the user is asked to wait instead
+IMPORT_LOCK_SECONDS = 60.0  # seconds to wait for another import
 _HEAD = {"format", "version", "memory"}
 _FileKind = ExportHeader | Literal["prototype", "foreign"]
 
@@ -85,9 +85,9 @@ def open_import(path: Path) -> Iterator[IO[bytes]]:
 def checked_file(
     source: IO[bytes], folder: Path, now: int, progress: Progress
 ) -> Iterator[_ExportFile | PrototypeFile | ThirdPartyFile]:
-    """The file, after all of it was read once and nothing was found that could not be imported. It stays open.
+    """Open the file, read it once and check that all of it can be imported.
 
-    All kinds give elements of the exchange format in batches, each section after those that it needs.
+    All kinds of files yield elements of the exchange format in batches, each section after those that it needs.
     """
     size = source.seek(0, os.SEEK_END)
     kind = _kind(source)
@@ -120,7 +120,7 @@ def _kind(source: IO[bytes]) -> _FileKind:
 
 
 def _header(text: TextIO) -> _FileKind:
-    """Members may stand in any order, so this may read all of it."""
+    """The header. Its members may have any order, so this may read the whole file."""
     found: dict[str, Any] = {}
     reader = JsonReader(text, opened=OPENED)
     if reader.begin() != "{":
@@ -135,7 +135,7 @@ def _header(text: TextIO) -> _FileKind:
                 break
     except ImportRefused:
         if not reader.closed:
-            raise  # else more values follow, one on each line
+            raise  # otherwise more values follow, one on each line
     if found.get("format") != FORMAT or "memory" not in found:
         return "foreign"
     if found.get("version") != VERSION:
@@ -147,7 +147,7 @@ def _header(text: TextIO) -> _FileKind:
 
 
 class _ExportFile:
-    renumbered = False  # its ids are used as they stand in the file
+    renumbered = False  # its ids are used unchanged
     program = "Halo Weave"
 
     def __init__(self, text: TextIO, size: int, header: ExportHeader, progress: Progress) -> None:
@@ -158,12 +158,12 @@ class _ExportFile:
         self._counts = self._check(progress)
 
     def _check(self, progress: Progress) -> Counter[str]:
-        """Read everything once and refuse what could not be imported. Gives how many elements each section has."""
+        """Read everything once and refuse what cannot be imported. Returns the number of elements by section."""
         self._text.seek(0)
         reader = JsonReader(self._text)
         counts: Counter[str] = Counter()
         turn = position = 0
-        there: set[str] = set()  # windows of the file
+        there: set[str] = set()  # windows in the file
         named: set[str] = set()
         for key, element in reader:
             if key in _HEAD:
@@ -188,7 +188,7 @@ class _ExportFile:
         return counts
 
     def _after(self, found: TurnIn, turn: int, position: int) -> tuple[int, int]:
-        """The turn and the position that this turn reaches, coming from those."""
+        """The turn and the end position of this turn, which come after the given ones."""
         starts = [chunk.start for chunk in found.chunks if chunk.merged is None]
         stop = found.reach[1]
         if found.turn <= turn or (starts and starts[0] < position):
@@ -202,7 +202,7 @@ class _ExportFile:
         return found.turn, max(position, stop)
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, list[Any]]]:
-        """A section and elements of it for one transaction. In another order than ours they take several readings."""
+        """Sections with elements for one transaction each. If the file has another order, it is read several times."""
         left = self._counts.copy()
         order = [section for section in SECTIONS if left[section]]
         while order:
@@ -228,9 +228,9 @@ class _ExportFile:
 class SqlImport(StoreHandle):
     @server_only
     def import_file(self, path: Path, *, now: datetime, progress: Progress = silent) -> ImportResult:
-        """Add what a file holds that is not here yet: an export of ours, or of the prototype.
+        """Import what is new in a file: an export of ours, of the prototype or of another program.
 
-        The whole file is checked before anything is changed. An import that was interrupted goes on when repeated.
+        The whole file is checked before anything is changed. An interrupted import continues when it is repeated.
         """
         with open_import(path) as file:
             return self.import_open_file(file, now=now, progress=progress)
@@ -239,8 +239,8 @@ class SqlImport(StoreHandle):
     def import_open_file(
         self, source: IO[bytes], *, now: datetime, progress: Progress = silent
     ) -> ImportResult:
-        # What an import notes on the way, and the ids that it set apart, are for one import at a time.
-        """The same of a file that is open for reading and can be sought in. It stays open."""
+        # The temporary tables and reserved ids are for one import at a time.
+        """Like `import_file`, for an open, seekable file. It stays open."""
         with (
             checked_file(source, self._db.folder, micros(now), progress) as file,
             self._db.alone(patience=IMPORT_LOCK_SECONDS),
@@ -265,14 +265,14 @@ class SqlImport(StoreHandle):
             except StoreError as error:
                 raise _broken_off(error) from error
             finally:
-                with suppress(StoreError), self._db.writing() as db:  # the next import does it, too
+                with suppress(StoreError), self._db.writing() as db:  # otherwise the next import does it
                     db.execute("DROP TABLE IF EXISTS arrived")
             left = {reason: count for reason, count in sorted(file.left.items()) if count}
             return arriving.result(file.program, left, renumbered=file.renumbered)
 
 
 def _broken_off(error: StoreError) -> StoreError:
-    """An error of one step says that nothing was changed; of the import as a whole, the steps before it stay."""
+    """The error of a step says that nothing was changed; for the whole import, say that earlier steps are kept."""
     why = "others held the memory for too long" if isinstance(error, StoreBusy) else error.__cause__ or error
     return type(error)(
         f"The import broke off: {str(why).rstrip('.')}. What it brought so far stays. Import the same file again, and "
@@ -281,7 +281,7 @@ def _broken_off(error: StoreError) -> StoreError:
 
 
 class _SqlIdAllocator:
-    """The ids of this memory, for `Renumbering`."""
+    """Allocates ids of this memory for `Renumbering`."""
 
     def __init__(self, db: Connection) -> None:
         self._db = db
@@ -290,7 +290,7 @@ class _SqlIdAllocator:
         return self._db.execute("SELECT next_turn, next_position FROM memory").fetchone()  # type: ignore[no-any-return]
 
     def is_free(self, turn: int, start: int, stop: int) -> bool:
-        # Chunks do not overlap, so the last one that begins before the turn's end tells for all.
+        # Chunks do not overlap, so it is enough to check the last one that begins before the turn's end.
         taken = self._db.execute(
             """SELECT 1 FROM turns WHERE id = ? UNION ALL
                SELECT 1 FROM (SELECT start + span AS stop FROM chunks WHERE start < ? AND merged IS NULL
@@ -319,15 +319,15 @@ class _Import:
     """One import: a batch at a time, each in its transaction."""
 
     def __init__(self, header: ExportHeader, own: str, *, retold: bool) -> None:
-        """`retold`: it is another program's, and knows nothing of what was said here since the last import."""
+        """`retold`: the file is another program's, and does not contain what was said here since the last import."""
         self._source, self._own, self._retold = header.id, own, retold
         self._ids = Renumbering(header)
         self._counts: Counter[str] = Counter()
         self._people = ImportedPeople()
         self._heads: dict[str, int] = {}  # the last turns, as in the file, of windows that are new here
-        # Words that they shared with all windows where they come from.
+        # Texts that the windows inherited where they come from.
         self._inherits: dict[str, Sequence[str]] = {}
-        self._generation: int | None = None  # the one here that takes the vectors
+        self._generation: int | None = None  # the generation here that gets the vectors
         self._dimension = 0
 
     def result(self, program: str, left: Mapping[str, int], *, renumbered: bool | None) -> ImportResult:
@@ -348,12 +348,12 @@ class _Import:
             step(db, read_element(section, SECTIONS[section], element))
 
     def settle(self, db: Connection, when: int, heads: Mapping[str, int]) -> None:
-        """What a file says of branches is made to fit what is here. `heads`: the last turns in another program."""
+        """Adjust the branches of the file to what is here. `heads`: the last turns in the other program."""
         for window, head in heads.items():
             here, now = _local_turn(db, head), _head(db, window)
             if here is None or now in (None, here) or not _of_one_source(db, now, here):
                 continue
-            # An older file, which does not know of the last turn here, says nothing about it.
+            # An older file that does not contain the last turn here does not change it.
             if db.execute(
                 "SELECT 1 FROM arrived WHERE here = ? OR (turn = ? AND new = 1)", (now, head)
             ).fetchone():
@@ -363,7 +363,7 @@ class _Import:
                 "UPDATE windows SET head = ? WHERE id = ? AND head IS NULL", (_local_turn(db, head), window)
             )
         recompute_aside(db, when)
-        for window, names in self._inherits.items():  # words that are the same here are shared here, too
+        for window, names in self._inherits.items():  # texts that are equal here are inherited here, too
             *words, owner = db.execute(
                 f"SELECT {', '.join(PERSONA)}, owner FROM windows WHERE id = ?", (window,)
             ).fetchone()
@@ -451,7 +451,7 @@ class _Import:
             attach_turn(db, turn.window, here, None, None, 0, first=parent)
         else:
             db.execute("UPDATE turns SET parent = ?, aside = 1 WHERE id = ?", (parent, here))
-        numbers: dict[int | None, int | None] = {None: None}  # of the turn's chunks
+        numbers: dict[int | None, int | None] = {None: None}  # chunks of the turn
         present: list[int] = []
         for chunk in turn.chunks:
             key = ChunkKey(here, chunk.chunk, turn.role)
@@ -480,14 +480,14 @@ class _Import:
         self._counts["chunks"] += len(turn.chunks)
 
     def _follows(self, db: Connection, turn: TurnIn, parent: int | None) -> bool:
-        """Whether a turn after `parent` goes on where the window is. What was said here since then stands in between."""
+        """Whether a turn after `parent` continues the window. What was said here since then comes in between."""
         source, head = turn.original_identity(self._source)[0], _head(db, turn.window)
         known = "SELECT 1 FROM imported WHERE here = ? AND source = ?"
         while head is not None and head != parent and not db.execute(known, (head, source)).fetchone():
             head = db.execute("SELECT parent FROM turns WHERE id = ?", (head,)).fetchone()[0]
         return head == parent
 
-    # What windows know
+    # Chunks of windows
 
     def _bring_live(self, db: Connection, held: LiveIn) -> None:
         place = _free_place(db, held)
@@ -529,7 +529,7 @@ class _Import:
             (row[0], event.happened, event.event),
         ).fetchall()
         detail = reason_with_local_ids(event.detail, lambda turn: _local_turn(db, turn))
-        # An event is the same with another hit: one file may hold the turn of the hit, and another not.
+        # Events are equal even if the hit differs: a file may lack the turn of the hit.
         if (event.window, _without_hit(detail)) not in [
             (window, _without_hit(json.loads(text))) for window, text in known
         ]:
@@ -590,7 +590,7 @@ class _Import:
             (self._people.owner(setting.owner), setting.key, pack_json(setting.value), setting.modified),
         )
 
-    # Vectors serve if they are of the embedder that serves here, or if there is none yet.
+    # Vectors are used if they are of the current embedder here, or if there is none yet.
 
     def _bring_generations(self, db: Connection, generation: GenerationIn) -> None:
         if db.execute("SELECT 1 FROM generations WHERE state = 'current'").fetchone() is None:
@@ -651,7 +651,7 @@ def _head(db: Connection, window: str) -> int | None:
 
 
 def _free_place(db: Connection, held: LiveIn | AsleepIn) -> tuple[int, int, bool] | None:
-    """Number, start and whether it is deleted or aside, of a chunk that its window does not hold yet."""
+    """Number, start, and whether it is deleted or aside, of a chunk that its window does not have yet."""
     row = db.execute(
         """SELECT c.number, c.start, c.deleted IS NOT NULL OR c.aside = 1, c.span FROM arrived a JOIN chunks c ON c.turn = a.here
            JOIN windows w ON w.id = :window WHERE a.turn = :turn AND c.chunk = :chunk AND c.merged IS NULL
@@ -668,7 +668,7 @@ HELD_COLUMNS = "brightness, traces, tokenizer, ids, lengths, raw"
 
 
 def _held_values(db: Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
-    """The values of the columns `KEPT`."""
+    """The values for the columns `KEPT`."""
     own: tuple[Any, ...] = (None,) * 4
     if held.reading is not None:
         own = (tokenizer_id(db, held.reading.tokenizer), *pack_tokens(held.reading.tokens))

@@ -10,14 +10,14 @@ from typing import Any, TextIO
 from halo_weave.errors import ImportRefused
 
 STEP = 1 << 16
-LIMIT = 1 << 28  # characters of one element; no chunk comes near it
+LIMIT = 1 << 28  # limit of one element in characters, far above any chunk
 SPACE = " \t\n\r"
 _NOT_SPACE = re.compile(f"[^{SPACE}]")
 DELIMITERS = set(SPACE + ",]}")
 
 
 def write_object(members: Iterable[tuple[str, Any]], write: Callable[[str], object]) -> None:
-    """Members in order. A list or dict is written as it is, an iterator as an array with one element a line."""
+    """Write members in order. A list or dict is written at once, an iterator as an array with one element per line."""
     write("{")
     comma = ""
     for key, value in members:
@@ -40,11 +40,11 @@ def _refuse_constant(name: str) -> None:
 
 
 class JsonReader:
-    """The members of a file's one object, or its values. Whitespace and the order of members do not matter."""
+    """Reads the members of a file's one object, or its values. White space and the order of members do not matter."""
 
     def __init__(self, file: TextIO, opened: Collection[str] = ()) -> None:
-        """The members of objects that are `opened` are read one by one, too, under names such as `outer.inner`."""
-        self.read = 0  # characters taken from the file
+        """The members of objects in `opened` are read one by one, too, under names such as `outer.inner`."""
+        self.read = 0  # characters read from the file
         self.closed = False  # the object has ended
         self._opened = opened
         self._file = file
@@ -55,7 +55,7 @@ class JsonReader:
 
     @property
     def taken(self) -> int:
-        """Bytes of the file that were used up, as nearly as can be told."""
+        """About how many bytes of the file were read."""
         inside = len(self._buffer) - self._at
         return self._file.buffer.tell() * (self.read - inside) // max(1, self.read)
 
@@ -67,11 +67,11 @@ class JsonReader:
             raise self._refused("something follows after the end")
 
     def begin(self) -> str:
-        """The first character that is not space; "" if there is none."""
+        """The first character that is not white space; "" if there is none."""
         return self._next()
 
     def values(self) -> Iterator[Any]:
-        """The elements of the file's one array; else its values, of which there may be one on each line."""
+        """The elements of the file's one array; otherwise its values, one or one per line."""
         if self._next() == "[":
             yield from self._elements()
             if self._next():
@@ -123,14 +123,14 @@ class JsonReader:
             except ValueError as error:
                 raise self._refused(str(error)) from error
             else:
-                # What was read may end within a number.
+                # The text may end within a number.
                 whole = self._buffer[end : end + 1] in DELIMITERS if isinstance(value, int | float) else True
                 if whole or not self._more():
                     self._at = end
                     return value
 
     def _next(self) -> str:
-        """The next character that is not space, "" at the end of the file. It is not taken."""
+        """The next character that is not white space, without consuming it; "" at the end of the file."""
         while True:
             if match := _NOT_SPACE.search(self._buffer, self._at):
                 self._at = match.start()
@@ -147,7 +147,7 @@ class JsonReader:
         return found
 
     def _more(self) -> bool:
-        """Read on; twice as much each time, so that a long element is not decoded too often."""
+        """Read more; twice as much each time, so that a long element is not decoded too often."""
         if self._ended:
             return False
         rest = self._buffer[self._at :]

@@ -20,20 +20,20 @@ PERSON_COLUMNS = "id, name, created, revoked"
 class SqlPeople(StoreHandle):
     @server_only
     def people(self) -> list[Person]:
-        """All that were ever added, by name; the owner is not among them."""
+        """All people that were ever added, by name, without the owner."""
         with self._db.asking() as db:
             rows = db.execute(f"SELECT {PERSON_COLUMNS} FROM people ORDER BY name").fetchall()
         return [_person(row) for row in rows]
 
     @server_only
     def several(self) -> bool:
-        """Whether anybody was ever added."""
+        """Whether any person was ever added."""
         with self._db.asking() as db:
             return db.execute("SELECT 1 FROM people LIMIT 1").fetchone() is not None
 
     @server_only
     def add_person(self, name: str, key_hash: str, *, now: datetime) -> Person:
-        """Someone new, or someone whose key was revoked, with a new one: their memory is still there."""
+        """Add a person, or give a new key to one whose key was revoked: their memory still exists."""
         if name == OWNER_NAME:
             raise BadInput(f"{OWNER_NAME!r} stands for whoever runs the server. Take another name.")
         with self._db.writing(durable=True) as db:
@@ -50,7 +50,7 @@ class SqlPeople(StoreHandle):
 
     @server_only
     def revoke_person(self, name: str, *, now: datetime) -> Person:
-        """Their key opens nothing any more. Their memory stays."""
+        """Revoke a person's key. Their memory stays."""
         with self._db.writing(durable=True) as db:
             row = db.execute(
                 f"UPDATE people SET key_hash = NULL, revoked = ? WHERE name = ? RETURNING {PERSON_COLUMNS}",
@@ -62,7 +62,7 @@ class SqlPeople(StoreHandle):
 
     @server_only
     def key_hashes(self, start: str) -> list[tuple[str, str]]:
-        """Hashes of the keys in use that start like this, each with the id of its person."""
+        """Hashes of valid keys with this beginning, each with the person's id."""
         with self._db.asking() as db:
             return db.execute(
                 "SELECT key_hash, id FROM people WHERE key_hash >= ?1 AND key_hash < ?1 || 'g'", (start,)
@@ -70,7 +70,7 @@ class SqlPeople(StoreHandle):
 
     @server_only
     def key_mark(self, person: str) -> str | None:
-        """By which someone's key is told from an earlier one; empty for the owner, None for who has no key."""
+        """Identifies a person's current key; it changes with the key. Empty for the owner; None: the person has no key."""
         if person == OWNER:
             return ""
         with self._db.asking() as db:
@@ -81,7 +81,7 @@ class SqlPeople(StoreHandle):
 
     @server_only
     def share(self, owner: str, window_id: str, person: str, *, writes: bool, now: datetime) -> Share:
-        """Someone may read a window of the owner's, or write there; with an empty id, in all of theirs."""
+        """Let someone read a window of the owner, or write in it; with an empty id, all of the owner's windows."""
         if owner == person:
             raise BadInput("It is theirs already.")
         with self._db.writing(durable=True) as db:
@@ -97,14 +97,14 @@ class SqlPeople(StoreHandle):
 
     @server_only
     def unshare(self, owner: str, window_id: str, person: str) -> bool:
-        """What was shared is not any more, and leaves the windows that only had it by that. Whether it was shared."""
+        """End a share, and remove its chunks from windows that had them only by it. Returns whether it existed."""
         with self._db.writing(durable=True) as db:
             gone = db.execute(
                 "DELETE FROM shares WHERE person = ? AND owner = ? AND window = ? RETURNING person",
                 (person, owner, window_id),
             ).fetchone()
-            # It leaves the context of all windows that this person reads, but for the owner's own. A reply that another
-            # server is writing there ends: it may have what left in its context, or wake it up again.
+            # Its chunks are removed from all windows that this person reads, except the owner's own. A reply that another
+            # server is writing there is stopped: its context may contain them, or it may resurrect them again.
             others = f"SELECT id FROM windows WHERE id IN ({READABLE_WINDOWS}) AND owner <> :owner"
             values = {"reader": person, "owner": owner}
             if gone is not None:
@@ -129,7 +129,7 @@ class SqlPeople(StoreHandle):
 
     @server_only
     def access_of(self, person: str) -> Access:
-        """The windows that someone may read and write, deleted ones too."""
+        """The windows that a person may read and write, deleted ones too."""
         with self._db.reading() as db:
             own = frozenset(one for (one,) in db.execute("SELECT id FROM windows WHERE owner = ?", (person,)))
             rows = db.execute(
@@ -143,7 +143,7 @@ class SqlPeople(StoreHandle):
 
     @server_only
     def readers(self, window_id: str) -> tuple[str, ...]:
-        """Who may read a window besides the one it belongs to."""
+        """Who may read a window besides its owner."""
         with self._db.asking() as db:
             rows = db.execute(
                 """SELECT DISTINCT s.person FROM windows w
@@ -156,15 +156,15 @@ class SqlPeople(StoreHandle):
 
 
 class ImportedPeople:
-    """Whose things an import brings. Nobody gets a key by a file, and nobody's memory is shared by one that was here."""
+    """The persons of an import. A file gives nobody a key, and shares nobody's memory that was here before."""
 
     def __init__(self) -> None:
-        self._here = {OWNER: OWNER}  # ids by those of the file
+        self._here = {OWNER: OWNER}  # ids here by ids in the file
         self._new: set[str] = set()
         self.windows: set[str] = set()  # that came with the file
 
     def owner(self, told: str) -> str:
-        """The id here of someone in the file; what belongs to nobody that it names is the owner's."""
+        """The id here of a person in the file; data without a known person belongs to the owner."""
         return self._here.get(told, OWNER)
 
     def bring(self, db: Connection, person: PersonIn) -> None:

@@ -23,20 +23,20 @@ Similarities = npt.NDArray[np.float32]  # (n,)
 Scores = npt.NDArray[np.float64]  # (n,)
 
 VERIFY_FIRST = "Run: halo-weave verify. If that does not help, put a backup in its place."
-WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"  # it stands in addresses
-NAME_LENGTH, PROMPT_LENGTH = 200, 100_000  # characters of a window's names, and of its system prompt
-TAG_LENGTH, MAX_TAGS = 40, 32  # of a window
+WINDOW_ID = "^[0-9a-zA-Z_-]{1,64}$"  # part of addresses
+NAME_LENGTH, PROMPT_LENGTH = 200, 100_000  # longest name and system prompt of a window, in characters
+TAG_LENGTH, MAX_TAGS = 40, 32  # most tags of a window
 DOCUMENT = "document"  # tag of the chunks of a file that was attached; its name is their speaker
 DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly and briefly."
-# Words that all windows share unless they have their own: kept under PERSONA_KEY as far as they are others than these.
+# Texts of windows that have none of their own; what differs from these is stored under PERSONA_KEY.
 PERSONA: Mapping[str, str] = {"system_prompt": DEFAULT_PROMPT, "user_name": "User", "ai_name": "AI"}
 PERSONA_KEY = "persona"
-# To whom the server belongs: all that is there before anybody is added is theirs. By this name others know them.
+# The owner of the server, to whom everything belongs that is there before a person is added; and their name for others.
 OWNER, OWNER_NAME = "", "owner"
 
 
 def stored_persona(stored: Json) -> dict[str, str]:
-    """The persona of all windows: what is stored of it, as far as it can be used, over what it is by default."""
+    """The persona of all windows: the default, changed by what is stored."""
     known = stored if isinstance(stored, Mapping) else {}
     return {
         about: said if isinstance(said := known.get(about), str) else text for about, text in PERSONA.items()
@@ -48,7 +48,7 @@ def stored_persona(stored: Json) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Ids for one exchange, given once and never again."""
+    """Ids for one exchange, never given again."""
 
     user_turn: int
     assistant_turn: int
@@ -58,9 +58,9 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """A chunk as memory holds it, with where and when it was said."""
+    """A chunk as the store has it, with where and when it was said."""
 
-    number: int  # short name within this store, for search and vectors
+    number: int  # its number in this store, for search and vectors
     chunk: Chunk
     window: str  # where it was said
     speaker: str
@@ -78,13 +78,13 @@ class StoredChunk:
 
     @property
     def gone(self) -> bool:
-        """Deleted, part of another chunk by now, or on another branch."""
+        """Whether it is deleted, merged into another chunk, or on another branch."""
         return self.deleted is not None or self.merged_into is not None or self.aside
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """A turn without its words: who said it when, and which turn it follows."""
+    """A turn without text: who said it when, and which turn it follows."""
 
     id: int
     window: str  # where it was said
@@ -98,7 +98,7 @@ class TurnRecord:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What was stored of a reply that was never finished."""
+    """The stored part of a reply that was never finished."""
 
     window: str
     turn_id: int
@@ -112,7 +112,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class ChunkUse:
-    """A reply that took something from a chunk."""
+    """A reply that used a chunk."""
 
     turn_id: int
     window: str
@@ -122,7 +122,7 @@ class ChunkUse:
 
 @dataclass(frozen=True, slots=True)
 class MostUsed:
-    """A chunk, what it gave to all replies of a window together, and to which."""
+    """A chunk, its total share in all replies of a window, and these replies."""
 
     key: ChunkKey
     share: float
@@ -131,16 +131,16 @@ class MostUsed:
 
 @dataclass(frozen=True, slots=True)
 class ReplySource:
-    """A chunk that a reply took from, or that woke up for its question."""
+    """A chunk that a reply used, or that was resurrected for it."""
 
     record: StoredChunk
-    share: float | None  # of the reply; None: it is not known
-    woken: Mapping[str, Json] | None  # why it woke up; None if it was live already
+    share: float | None  # share of the reply; None: unknown
+    resurrect_reason: Mapping[str, Json] | None  # why it was resurrected; None: it was live already
 
 
 @dataclass(frozen=True, slots=True)
 class TurnPage:
-    """Some of the turns said in a window, in order, and where they stand among all."""
+    """Some turns of a window in order, and their place among all."""
 
     total: int  # turns
     offset: int  # of the first
@@ -163,9 +163,9 @@ class WindowRecord:
     deleted: datetime | None = None
     head: int | None = None  # the last turn of its current branch
     tags: tuple[str, ...] = ()
-    pinned: bool = False  # it stands first in lists
-    archived: bool = False  # lists leave it out; its talk stays in memory
-    inherits: tuple[str, ...] = ()  # which of PERSONA it shares with all windows
+    pinned: bool = False  # first in lists
+    archived: bool = False  # hidden in lists; what was said stays in memory
+    inherits: tuple[str, ...] = ()  # which texts it inherits from PERSONA
     owner: str = OWNER  # id of the person it belongs to
 
 
@@ -178,8 +178,8 @@ class StoredLiveChunk(LiveChunk):
     window: str = ""  # where it was said
     speaker: str = ""
     said: datetime = datetime.min
-    since: datetime = datetime.min  # live without a break
-    woken_json: str | None = None
+    since: datetime = datetime.min  # never pruned since it was said
+    reason_json: str | None = None
     tags: tuple[str, ...] = ()
 
     @property
@@ -187,9 +187,9 @@ class StoredLiveChunk(LiveChunk):
         return self.chunk.key
 
     @property
-    def woken(self) -> Mapping[str, Json] | None:
-        """Why it woke up; None if it is live since it was said."""
-        return None if self.woken_json is None else json.loads(self.woken_json)
+    def resurrect_reason(self) -> Mapping[str, Json] | None:
+        """Why it was resurrected; None: it is live since it was said."""
+        return None if self.reason_json is None else json.loads(self.reason_json)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ class GraveyardChunk:
     record: StoredChunk  # with the window's own tokens, if it reads with another tokenizer
     brightness: Brightness  # at deletion
     peak: float
-    slept: datetime
+    pruned_at: datetime
     reason: Mapping[str, Json]
     traces: Traces | None = None
 
@@ -215,7 +215,7 @@ class ResurrectableChunk:
     record: StoredChunk  # with the window's own tokens, if it reads with another tokenizer
     brightness: Brightness | None  # None: it was never live in this window
     traces: Traces | None = None
-    retokenized: bool = False  # its tokens were just made by this window's model, and are not stored yet
+    retokenized: bool = False  # retokenized for this window, and not stored yet
 
     @property
     def key(self) -> ChunkKey:
@@ -228,7 +228,7 @@ class ResurrectableChunk:
 
 @dataclass(frozen=True, slots=True)
 class GraveyardPage:
-    """Some of the graveyard, and how much there is in all."""
+    """Part of a window's graveyard, and its size."""
 
     items: tuple[GraveyardChunk, ...]
     total: int
@@ -237,7 +237,7 @@ class GraveyardPage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkMove:
-    """A chunk that is pruned from a window or resurrected in it, with the brightness that it has."""
+    """A chunk that is pruned from a window or resurrected in it, with its brightness."""
 
     key: ChunkKey
     brightness: Brightness  # (tokens of the chunk in this window,)
@@ -245,7 +245,7 @@ class ChunkMove:
     traces: Traces | None = None
     # Only for a chunk that is resurrected:
     pinned: bool = False
-    tokens: Tokens | None = None  # as this window reads it, if with another tokenizer than it was said with
+    tokens: Tokens | None = None  # the window's own tokens, if it reads with another tokenizer
     tokenizer: str | None = None  # of `tokens`
 
 
@@ -263,7 +263,7 @@ ChunkEventKind = Literal[
     "aside",
     "returned",
 ]
-# What stored kinds are called in APIs and in the terminal, where that is another name.
+# Names of stored kinds in APIs and in the terminal, where they differ.
 PUBLIC_EVENT_KINDS = {"slept": "pruned", "woke": "resurrected", "undeleted": "restored"}
 
 
@@ -278,7 +278,7 @@ class ChunkEvent:
 
 @dataclass(frozen=True, slots=True)
 class TimelineChunk:
-    """A chunk of a window's life, without its words."""
+    """A chunk in a timeline, without text."""
 
     key: ChunkKey
     tokens: int
@@ -288,7 +288,7 @@ class TimelineChunk:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """What happened to a chunk in a window, and by whom or by what, as far as that is known."""
+    """What happened to a chunk in a window, and by whom or why, if known."""
 
     key: ChunkKey
     happened: datetime
@@ -298,11 +298,11 @@ class TimelineEvent:
 
 @dataclass(frozen=True, slots=True)
 class WindowTimeline:
-    """A window's current branch without its words, with what woke up from elsewhere, and what became of it."""
+    """A window's current branch without text, with chunks that were resurrected from other windows, and all events."""
 
     turns: tuple[tuple[int, datetime], ...]  # in order: id, and when it was said
     chunks: tuple[TimelineChunk, ...]  # in time order
-    events: tuple[TimelineEvent, ...]  # fell asleep, woke up, pinned, unpinned; in the order they happened
+    events: tuple[TimelineEvent, ...]  # pruned, resurrected, pinned, unpinned; in order
 
 
 # People
@@ -313,15 +313,15 @@ class Person:
     id: str
     name: str
     created: datetime
-    revoked: datetime | None = None  # since then there is no key
+    revoked: datetime | None = None  # when the key was revoked
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Someone lets someone else read a window, or write there. All ids."""
+    """A share by ids: its owner lets someone read a window, or write in it."""
 
     owner: str
-    window: str  # empty: all of the owner's, also those that are still to come
+    window: str  # empty: all windows of the owner, also future ones
     person: str
     writes: bool
     made: datetime
@@ -329,7 +329,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The ids of the windows that a person may read and write; `own` belong to them."""
+    """The ids of the windows that a person may read and write; `own` are those that belong to them."""
 
     person: str
     own: frozenset[str]
@@ -346,7 +346,7 @@ class Access:
 
 
 class ChunkPlace(NamedTuple):
-    """Where a chunk stands, without its words: light enough to hold all of memory."""
+    """Where a chunk is, without text: small enough to hold those of all chunks in memory."""
 
     number: int
     turn_id: int
@@ -356,7 +356,7 @@ class ChunkPlace(NamedTuple):
     start: int
     said: int  # microseconds since 1970
     speaker: str
-    told: float = 1.0  # share of its words that tell something; questions do not
+    told: float = 1.0  # share of its words that state facts; questions do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +374,7 @@ class VectorGeneration:
 
 
 class Serving(NamedTuple):
-    """The generation that is searched."""
+    """The current generation of vectors."""
 
     id: int
     model: str
@@ -388,12 +388,15 @@ class VectorSearch(Protocol):
         self, vector: Vectors, *, limit: int, window: str | None = None, among: Numbers | None = None
     ) -> tuple[Numbers, Similarities]:
         """Numbers of the chunks nearest to a vector (dimension,), each once, nearest first, and their cosine
-        similarity. Never a deleted or merged chunk. `window`: only what was said there. `among`: only these chunks."""
+        similarity.
+
+        Deleted and merged chunks are left out. `window`: only chunks of this window. `among`: only these chunks.
+        """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunksToEmbed:
-    """Chunks to embed. `seen` says how far the record was read; give it back with the vectors."""
+    """Chunks to embed. `seen` is the sequence number of this read; give it back with the vectors."""
 
     numbers: Numbers
     seen: int
@@ -401,7 +404,7 @@ class ChunksToEmbed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexChanges:
-    """Chunks whose words, vector or existence changed, as they are now."""
+    """Chunks whose text, vector or existence changed, in their current state."""
 
     sequence: int
     present: Numbers
@@ -438,22 +441,22 @@ class Note:
 # Upkeep
 
 
-Progress = Callable[[int, int], None]  # done, of how many; 0: it is not known of how many
+Progress = Callable[[int, int], None]  # done, total; 0: unknown
 
 
 def silent(done: int, total: int) -> None:
-    """Progress that nobody watches."""
+    """Progress that nobody sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What a sync with a shared folder did."""
+    """The result of a sync."""
 
-    told: int  # turns and changes that others can take in from now on
-    turns: int  # that came
-    changes: int  # that came: to windows, turns, notes and what else is shared
-    waiting: int  # files that are not whole yet, or wait for others
-    refused: tuple[str, ...] = ()  # files that were not taken in, and why
+    told: int  # turns and changes written for others
+    turns: int  # turns that were received
+    changes: int  # changes that were received: windows, turns, notes and so on
+    waiting: int  # files that are incomplete, or wait for others
+    refused: tuple[str, ...] = ()  # files that were refused, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,9 +464,9 @@ class WindowStats:
     window: WindowRecord
     live_chunks: int
     live_tokens: int
-    asleep_chunks: int
+    pruned_chunks: int
     said_tokens: int
-    last_text: str = ""  # of the chunk said last in it
+    last_text: str = ""  # time of its last chunk
     last_said: datetime | None = None
 
 
@@ -489,7 +492,7 @@ class MemoryStats:
 
 @dataclass(frozen=True, slots=True)
 class VerifyFinding:
-    """Something `verify` found to be wrong."""
+    """A fault that `verify` has found."""
 
     check: str
     sentence: str
@@ -497,13 +500,13 @@ class VerifyFinding:
 
     @classmethod
     def of(cls, error: StoreError, check: str = "file") -> VerifyFinding:
-        """What could not even be read. Who verifies need not be told to."""
+        """A finding about rows that cannot be read."""
         return cls(check, str(error).replace(VERIFY_FIRST, "Put a backup in its place."))
 
 
 @dataclass(frozen=True, slots=True)
 class ExportFilter:
-    """Which part of a memory is exported. A question and its answer are never parted."""
+    """Which part of a memory is exported. A question and its answer are never separated."""
 
     window: str | None = None
     first_turn: int | None = None
@@ -511,7 +514,7 @@ class ExportFilter:
     since: datetime | None = None
     until: datetime | None = None
     reader: str | None = (
-        None  # only what this person may read, and of notes and structured memory only theirs; None: everyone's
+        None  # limits the export to what this person may read, and to their notes and structured memory; None: no limit
     )
 
     @property
@@ -521,7 +524,7 @@ class ExportFilter:
 
 @dataclass(frozen=True, slots=True)
 class ImportResult:
-    """What an import brought."""
+    """The result of an import."""
 
     turns: int
     chunks: int
@@ -530,7 +533,7 @@ class ImportResult:
     entries: int
     notes: int
     known_turns: int  # were here already
-    kept_ids: bool  # False: turns and positions got new ids, since theirs could not be used here
+    kept_ids: bool  # False: turns and positions got new ids
     ids: str = ""  # a sentence that says why turns or positions have other ids than in the file
     program: str = ""  # that wrote the file
-    left: Mapping[str, int] = field(default_factory=dict)  # how much was not taken, by reason
+    left: Mapping[str, int] = field(default_factory=dict)  # number of skipped elements, by reason

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 Path = tuple[str, ...]
-# When it was set, and the value alone in a tuple; an empty tuple if it was removed then.
+# When it was set, and the value in a tuple; an empty tuple if it was removed then.
 Register = tuple[int, tuple[Any, ...]]
 Registers = dict[Path, Register]
 
 
 def merged(one: Mapping[Path, Register], other: Mapping[Path, Register]) -> Registers:
-    """Of each path the register that was set last. Of two at one time the greater value, so that all choose alike."""
+    """By path, the register that was set last. With equal times the greater value wins, so that all devices choose
+    alike."""
     both = dict(one)
     for path, register in other.items():
         if path not in both or _rank(register) > _rank(both[path]):
@@ -22,7 +23,7 @@ def merged(one: Mapping[Path, Register], other: Mapping[Path, Register]) -> Regi
 
 
 def document_of(registers: Mapping[Path, Register]) -> dict[str, Any]:
-    """What the registers say. Where one stands on another's way, the later one stays."""
+    """The document of the registers. If one register hides another, the later one wins."""
     document: dict[str, Any] = {}
     for path, (_, held) in sorted(registers.items(), key=lambda item: (item[1][0], len(item[0]), item[0])):
         if not held:
@@ -33,17 +34,15 @@ def document_of(registers: Mapping[Path, Register]) -> dict[str, Any]:
                 at[step] = {}
             at = at[step]
         if held[0] != {} or not isinstance(at.get(path[-1]), dict):
-            at[path[-1]] = json.loads(json.dumps(held[0]))  # a value of its own: others are put into it
+            at[path[-1]] = json.loads(json.dumps(held[0]))  # an object: members may be set in it
     return document
 
 
 def changed_registers(
     registers: Mapping[Path, Register], document: Mapping[str, Any], depth: int, stamp: Callable[[Path], int]
 ) -> Registers:
-    """The registers that make this document of the one before. They are later than those whose place they take.
-
-    `depth`: how far objects within objects are taken apart.
-    """
+    """The registers that turn one document into another. They are later than those that they replace. `depth`: how deep
+    nested objects are compared by member."""
     before, after = _flat(document_of(registers), depth), _flat(document, depth)
     changed: Registers = {}
     for path in before.keys() | after.keys():

@@ -1,4 +1,4 @@
-"""Turn ids and positions: choose ids for imported turns, and close gaps that a faulty file made."""
+"""Turn ids and positions: choose ids for imported turns, and close gaps that a faulty file has made."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from halo_weave.store.exchange_format import LIMIT, ExportHeader, TurnIn
 from halo_weave.store.records import Json
 from halo_weave.store.rows import pack_json
 
-MAX_ID_GAP = 1 << 40  # ids between two turns that no conversation leaves out
+MAX_ID_GAP = 1 << 40  # a larger gap between two turns does not come from a conversation
 LocalTurn = Callable[[int], int | None]  # the id here of a turn of the file
 
 
 class Shift(NamedTuple):
-    """How far ids move from the file to here."""
+    """By how much the ids of a file are moved here."""
 
     turns: int
     positions: int
@@ -28,40 +28,43 @@ NO_SHIFT = Shift(0, 0)
 
 
 class IdAllocator(Protocol):
-    """What a store tells of its ids, and keeps, within the transaction of one batch."""
+    """Reads and reserves ids of the store, within the transaction of one batch."""
 
     def counters(self) -> tuple[int, int]:
-        """The next turn and the next position."""
+        """The next turn id and the next position."""
 
     def is_free(self, turn: int, start: int, stop: int) -> bool:
-        """Whether no turn has this id, and no chunk any of these positions."""
+        """Whether no turn has this id, and no chunk one of these positions."""
 
     def earlier(self, source: str, turn: int) -> Iterable[tuple[int, int]]:
-        """The shifts of earlier imports from this memory that set ids apart for this turn."""
+        """The shifts of earlier imports from the same memory that reserved ids for this turn."""
 
     def reserve_ids(
         self, source: str, first: int, end: int, shift: Shift, next_turn: int, next_position: int
     ) -> None:
-        """Note the shift of the file's turns from `first` to before `end`, and count on from the next ids."""
+        """Reserve ids for the file's turns from `first` to before `end`."""
 
 
 class Renumbering:
-    """The ids of one import. Turns that are new keep their ids if these are free here and not `FAR` from those given so
-    far; else they get the next ones, in order. A gap that is `FAR` is closed, so that no file says how far ids advance."""
+    """The ids of one import.
+
+    New turns keep their ids if these are free here and not `FAR` from those given so far; otherwise they get the next
+    ones, in order. A gap that is `FAR` is closed, so that no file can use up the ids.
+    """
 
     def __init__(self, header: ExportHeader) -> None:
         self.kept = True
         self._header = header
-        self._shift: Shift | None = None  # once ids were set apart for the rest of the file
+        self._shift: Shift | None = None  # set when ids were reserved for the rest of the file
 
     def shift(self, turn: TurnIn, ledger: IdAllocator) -> Shift:
-        """How far the ids of a turn must move that is not here yet."""
+        """The shift of a turn that is not here yet."""
         shift = self._shift or self._of_earlier(turn, ledger) or self._set_apart(turn, ledger)
         self.kept &= shift == NO_SHIFT
         return shift
 
     def _of_earlier(self, turn: TurnIn, ledger: IdAllocator) -> Shift | None:
-        """That of an earlier import from there which did not bring this turn, if its place is still free."""
+        """The shift of an earlier import that did not bring this turn, if its ids are still free."""
         start, stop = turn.reach
         next_turn, next_position = ledger.counters()
         for turns, positions in ledger.earlier(self._header.id, turn.turn):
@@ -76,7 +79,7 @@ class Renumbering:
         return None
 
     def _set_apart(self, turn: TurnIn, ledger: IdAllocator) -> Shift:
-        """Ids for this turn and all that follow in the file; for this turn alone if those that follow are far away."""
+        """Reserve ids for this turn and all later ones of the file; for this turn only, if the others are far away."""
         next_turn, next_position = ledger.counters()
         start, stop = turn.reach
         end, end_position = self._header.next_turn, self._header.next_position
@@ -108,9 +111,9 @@ def _local_key(text: Any, here: LocalTurn) -> str | None:
 
 
 def reason_with_local_ids(why: dict[str, Any], here: LocalTurn) -> dict[str, Any]:
-    """Why a chunk woke up or sleeps, its hit by the key it has here."""
+    """The reason of a resurrection or prune, with the ids of this memory."""
     told = {name: _local_key(value, here) if name == "hit" else value for name, value in why.items()}
-    if isinstance(why.get("woken"), dict):  # a live chunk that was deleted keeps why it was live
+    if isinstance(why.get("woken"), dict):  # a deleted chunk that was live keeps the reason
         told["woken"] = reason_with_local_ids(why["woken"], here)
     return {name: value for name, value in told.items() if name != "hit" or value is not None}
 
@@ -127,7 +130,7 @@ class _CompactedIds(NamedTuple):
 
 
 def _without_gaps(taken: Iterable[tuple[int, int]], first: int, end: int) -> _CompactedIds:
-    """`taken`: ids in order, and how many are taken from each on. `first`: the first that there is, `end`: the next one."""
+    """`taken`: ids in order, and how many are used from each on. `first`: the first id, `end`: the next free one."""
     moved, stop, by = {}, first, 0
     for start, count in taken:
         if start - stop >= MAX_ID_GAP:
@@ -139,7 +142,7 @@ def _without_gaps(taken: Iterable[tuple[int, int]], first: int, end: int) -> _Co
 
 
 def compacted_ids(db: Connection) -> tuple[_CompactedIds, _CompactedIds] | None:
-    """Turns and positions as they would be; None if there is no gap to close."""
+    """Turns and positions without gaps; None if there is no gap to close."""
     next_turn, next_position = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
     turns = db.execute("SELECT id, 1 FROM turns UNION SELECT turn, 1 FROM drafts ORDER BY 1")
     places = db.execute("SELECT start, span FROM chunks UNION SELECT start, tokens FROM drafts ORDER BY 1")
@@ -148,13 +151,14 @@ def compacted_ids(db: Connection) -> tuple[_CompactedIds, _CompactedIds] | None:
 
 
 def compact_ids(db: Connection) -> None:
-    """Whatever names a turn or a position follows. Ids only become smaller, in order, so they never meet on the way."""
+    """Change all references to turns and positions. Ids only become smaller, in order, so they never collide on the
+    way."""
     found = compacted_ids(db)
     if found is None:
         return
     turns, places = found
     db.defer_references()
-    # What windows hold is found by its chunk, as long as the chunk is found at its old place.
+    # Rows of windows refer to the chunk's old position, so they are moved first.
     for table, column, moved, found_by in (
         ("live", "start", places.moved, "chunk = (SELECT number FROM chunks WHERE start = ?)"),
         ("asleep", "start", places.moved, "chunk = (SELECT number FROM chunks WHERE start = ?)"),
@@ -179,7 +183,7 @@ def compact_ids(db: Connection) -> None:
     def here(turn: int) -> int:
         return turns.moved.get(turn, turn)
 
-    db.execute("UPDATE sources SET start = NULL")  # then it is where the reply's first chunk begins
+    db.execute("UPDATE sources SET start = NULL")  # the position of the reply's first chunk
     for table, column, key in (
         ("live", "woken", ("window", "start")),
         ("asleep", "reason", ("window", "start")),
@@ -201,7 +205,7 @@ def compact_ids(db: Connection) -> None:
 def _rewrite_ids_in_json(
     db: Connection, table: str, column: str, key: Sequence[str], retold: Callable[[Any], Json]
 ) -> None:
-    """What a column tells in JSON, with the ids as they are now."""
+    """Replace ids in a JSON column."""
     rows = db.execute(f"SELECT {column}, {', '.join(key)} FROM {table} WHERE {column} IS NOT NULL").fetchall()
     where = " AND ".join(f"{name} = ?" for name in key)
     db.executemany(

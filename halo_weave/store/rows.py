@@ -30,7 +30,7 @@ VISIBLE = "c.deleted IS NULL AND c.merged IS NULL AND c.aside = 0"
 READABLE_WINDOWS = """SELECT o.id FROM windows o WHERE o.owner = :reader
     UNION SELECT o.id FROM shares s JOIN windows o ON o.owner = s.owner AND (s.window = '' OR s.window = o.id)
     WHERE s.person = :reader"""
-ROWS_PER_STEP = 900  # rows per step where a step is repeated
+ROWS_PER_STEP = 900  # rows per statement
 
 
 def chunk_records(rows: Sequence[tuple[Any, ...]]) -> list[StoredChunk]:
@@ -62,7 +62,7 @@ def unpack_tags(tags: str | None) -> tuple[str, ...]:
 
 
 def pack_json(value: Json) -> str:
-    """Compact, and exact: what is read again equals what was given."""
+    """Compact JSON that reads back as the same value."""
     try:
         text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         text.encode("utf-8")
@@ -74,7 +74,7 @@ def pack_json(value: Json) -> str:
 def merged_settings(
     stored: Mapping[str, Json], changes: Mapping[str, Json], reset: Collection[str]
 ) -> dict[str, Json]:
-    """Settings after a change. Within the transaction that writes them, so that nobody else's change is lost."""
+    """The settings after a change. Called within the transaction that writes them, so that no other change is lost."""
     return {name: value for name, value in {**stored, **changes}.items() if name not in reset}
 
 
@@ -94,7 +94,7 @@ def chunk_number(db: Connection, key: ChunkKey) -> int:
 
 
 def check_window(db: Connection, window_id: str) -> tuple[str, str]:
-    """The names of the two who speak in a window that exists and is not deleted."""
+    """The user's and the AI's name in a window, which must exist."""
     row = db.execute("SELECT user_name, ai_name, deleted FROM windows WHERE id = ?", (window_id,)).fetchone()
     if row is None or row[2] is not None:
         raise UnknownWindow(f"There is no window {window_id!r}. To see them: halo-weave windows")
@@ -111,7 +111,7 @@ def tokenizer_id(db: Connection, fingerprint: str) -> int:
 
 
 def reserve_up_to(db: Connection, turn: int, position: int) -> None:
-    """Ids before these are never given again."""
+    """Never give ids before these again."""
     db.execute("UPDATE memory SET next_turn = ?1 WHERE next_turn < ?1", (turn,))
     db.execute("UPDATE memory SET next_position = ?1 WHERE next_position < ?1", (position,))
 
@@ -129,7 +129,7 @@ def insert_chunk(
     tokenizer: str,
     tags: Sequence[str] | None,
 ) -> int:
-    """The record of a chunk, without its words and places. Returns its number."""
+    """Insert a chunk, without index entries and windows. Returns its number."""
     known = tokenizer_id(db, tokenizer)
     row = db.execute(
         f"{INSERT_CHUNK} RETURNING number", chunk_values(window_id, key, start, tokens, known, tags)
@@ -140,14 +140,14 @@ def insert_chunk(
 def chunk_values(
     window_id: str, key: ChunkKey, start: int, tokens: Tokens, tokenizer: int, tags: Sequence[str] | None
 ) -> tuple[Any, ...]:
-    """What `INSERT_CHUNK` takes."""
+    """The values for `INSERT_CHUNK`."""
     marks = pack_json(list(tags)) if tags else None
     about = (*key[:2], window_id, start, len(tokens), tokenizer, marks, informativeness_of(tokens.raw))
     return (*about, *pack_tokens(tokens))
 
 
 def request_embedding(db: Connection, numbers: Sequence[int], *, unless: str = "") -> None:
-    """Ask for new vectors, after the change was noted. Old ones serve until then. `unless`: a condition more."""
+    """Request new vectors, after the change was noted. Old ones are used until then. `unless`: an additional condition."""
     db.execute(
         f"""INSERT INTO wanted (generation, chunk, sequence)
             SELECT g.id, n.chunk, n.sequence FROM generations g, changes n
@@ -158,7 +158,7 @@ def request_embedding(db: Connection, numbers: Sequence[int], *, unless: str = "
 
 
 def rewrite_word_index(db: Connection, numbers: Sequence[int]) -> None:
-    """The word index's rows of these chunks, made anew from the record."""
+    """Write these chunks again to the word index."""
     rows = db.execute(
         f"""SELECT c.number, c.raw, t.speaker, t.said FROM chunks c JOIN turns t ON t.id = c.turn
             WHERE c.number IN (SELECT value FROM json_each(?)) AND {VISIBLE}""",
@@ -169,7 +169,7 @@ def rewrite_word_index(db: Connection, numbers: Sequence[int]) -> None:
 
 
 def record_events(db: Connection, rows: Iterable[tuple[str | None, int, int, str, str]]) -> None:
-    """(window or None, chunk, when, event, detail)"""
+    """Record events: (window or None, chunk, time, event, detail)."""
     db.executemany(
         "INSERT INTO history (window, chunk, happened, event, detail) VALUES (?, ?, ?, ?, ?)", rows
     )

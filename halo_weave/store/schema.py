@@ -15,7 +15,7 @@ from typing import Any
 from halo_weave.errors import StoreCorrupt, StoreTooNew
 from halo_weave.store.encoding import informativeness_of, quantized_blob, word_terms
 
-# What the migrations may ask of us.
+# SQL functions that migrations use.
 SQL_FUNCTIONS: tuple[tuple[str, int, Callable[..., Any]], ...] = (
     ("terms_of", 3, word_terms),
     ("told_of", 1, informativeness_of),
@@ -48,7 +48,7 @@ def migrate(
     without_migrating: bool = False,
     steps: Sequence[Migration] | None = None,
 ) -> None:
-    """Bring the file to the newest schema. An older one is first copied beside itself."""
+    """Migrate the file to the newest schema. An older file is first copied beside itself."""
     steps = migrations() if steps is None else steps
     newest = steps[-1].number
     version = _schema_of(db, path)
@@ -69,7 +69,7 @@ def migrate(
 
 
 def _schema_of(db: sqlite3.Connection, path: Path) -> int:
-    """The number of the last migration; 0 for an empty file. Anything else than a memory is refused."""
+    """The number of the last migration; 0 for an empty file. Other files are refused."""
     application = int(db.execute("PRAGMA application_id").fetchone()[0])
     version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if application != APPLICATION_ID and (
@@ -80,7 +80,7 @@ def _schema_of(db: sqlite3.Connection, path: Path) -> int:
 
 
 def _apply(db: sqlite3.Connection, steps: Sequence[Migration]) -> None:
-    """All of them or none, so that no other process sees a memory on its way."""
+    """Apply all migrations or none, so that no other process sees an incomplete memory."""
     db.execute("BEGIN IMMEDIATE")
     try:
         for step in steps:
@@ -112,7 +112,7 @@ def _apply(db: sqlite3.Connection, steps: Sequence[Migration]) -> None:
 
 
 def _statements(sql: str) -> Iterator[str]:
-    """One statement at a time, since running a whole script would end the transaction."""
+    """Single statements, since running a whole script would end the transaction."""
     statement = ""
     for line in sql.splitlines(keepends=True):
         statement += line
@@ -122,7 +122,7 @@ def _statements(sql: str) -> Iterator[str]:
 
 
 def _back_up_before_migration(db: sqlite3.Connection, path: Path, version: int) -> Path:
-    """A backup named after the schema it has, made before that changes."""
+    """Make a backup named after its schema."""
     copy = path.with_name(f"{path.name}.schema-{version}.backup")
     partial = path.with_name(f"{copy.name}.{os.getpid()}.partial")
     partial.unlink(missing_ok=True)

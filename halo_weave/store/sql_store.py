@@ -13,8 +13,7 @@ from halo_weave.store.access import checks_access, for_everyone, server_only
 from halo_weave.store.attribution import SqlAttribution
 from halo_weave.store.branches import SqlBranches
 from halo_weave.store.chunk_edits import SqlChunkEdits, SqlTags, SqlTimestampRemoval
-from halo_weave.store.coordination import Coordinator
-from halo_weave.store.database import Database
+from halo_weave.store.database import Coordinator, Database
 from halo_weave.store.embeddings import SqlEmbeddings, all_generations
 from halo_weave.store.encoding import moment
 from halo_weave.store.export import SqlExport
@@ -39,7 +38,7 @@ from halo_weave.store.working_sets import SqlWorkingSets
 
 @contextmanager
 def atomic_backup(target: Path) -> Iterator[Path]:
-    """Another name to write to. When the block ends well, the file is on the disk under its own."""
+    """Yields a temporary name to write to. When the block ends normally, the complete file gets its own name."""
     if target.is_dir():
         raise BadInput(f"{target} is a folder. Name a file for the backup.")
     if target.exists():
@@ -70,7 +69,7 @@ SAID_CHUNKS = (
 class SqlMaintenance(SqlEmbeddings):
     @checks_access
     def stats(self, *, reader: str | None = None) -> MemoryStats:
-        """Of a `reader`: what belongs to them. The ids and the size are those of the whole memory."""
+        """Figures; for a `reader`, of what belongs to them. Ids and size are always those of the whole memory."""
         reader = self._person(reader)
         here = "window IN (SELECT id FROM windows WHERE owner = :reader)" if reader is not None else "1 = 1"
         own = "owner = :reader" if reader is not None else "1 = 1"
@@ -105,7 +104,7 @@ class SqlMaintenance(SqlEmbeddings):
 
     @server_only
     def verify(self, *, repair: bool = False, progress: Progress = silent) -> list[VerifyFinding]:
-        """Everything that is wrong with the memory; an empty list if nothing is."""
+        """Everything that is wrong with the memory; empty if nothing is."""
         findings: list[VerifyFinding] = []
         checks = {**self._db.checks, **CHECKS}
         for done, (name, check) in enumerate(checks.items()):
@@ -121,17 +120,17 @@ class SqlMaintenance(SqlEmbeddings):
                 if repair and mend is not None:
                     with self._db.writing(durable=True) as db:
                         mend(db)
-                        db.execute("DELETE FROM images")  # what they hold may be what was mended
+                        db.execute("DELETE FROM images")  # they may contain what was repaired
                 findings.append(VerifyFinding(name, sentence, repair and mend is not None))
         progress(len(checks), len(checks))
         return findings
 
     @server_only
     def clear(self, *, confirm: bool = False) -> None:
-        """Wipe all that was said and kept, and start ids over; settings stay."""
+        """Delete all that was said and saved, and start ids again; settings stay."""
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
-        # An import that goes on while its windows vanish could only break off.
+        # Otherwise a running import would fail when its windows disappear.
         with self._db.alone(patience=0), self._db.writing(durable=True) as db:
             self._db.empty(db)
             db.execute("UPDATE memory SET next_turn = 1, next_position = 0")
@@ -154,7 +153,7 @@ class SqlStore(
     SqlImport,
     SqlSync,
 ):
-    """All that was ever said, what each window knows of it, and the ways to find it again."""
+    """All that was ever said, the state of each window, and the indexes to find it."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -173,12 +172,12 @@ class SqlStore(
     @property
     @for_everyone
     def folder(self) -> Path:
-        """Where large files may lie for a while."""
+        """The folder for temporary files."""
         return self._db.folder
 
     @for_everyone
     def version(self) -> int:
-        """A number that is another one whenever anything was committed since, by any thread or process."""
+        """Changes whenever anything was committed, by any thread or process."""
         return self._db.version()
 
     @server_only
@@ -197,18 +196,19 @@ class SqlStore(
     def search_terms(
         self, terms: Sequence[str], limit: int, *, window: str | None = None
     ) -> list[tuple[Numbers, Scores]]:
-        """For each term the numbers of the chunks that hold it and their BM25 (higher is better), in any order.
+        """For each term the numbers of the chunks that contain it and their BM25 (higher is better), in any order.
 
-        Both are empty if more than `limit` chunks of all windows hold the term. `window`: only what was said there.
+        Both are empty if more than `limit` chunks of all windows contain the term. `window`: only chunks of this
+        window.
         """
         raise NotImplementedError
 
     @server_only
     def vector_search(self, generation: int) -> VectorSearch | None:
-        """The store's own index over these vectors; None if it has none, then the process loads them itself."""
+        """The store's own index over these vectors; None if it has none: then the process loads them itself."""
         raise NotImplementedError
 
     @server_only
     def backup(self, target: Path, *, progress: Progress = silent) -> None:
-        """A copy of the memory as it is at this moment, while others go on writing. Never half a file in place."""
+        """Copy the memory as it is now, while others continue writing. The target is never incomplete."""
         raise NotImplementedError

@@ -15,13 +15,14 @@ import numpy as np
 
 from halo_weave.errors import BadInput, StoreBusy, StoreCorrupt, StoreError, StoreFull
 from halo_weave.store.access import StoreHandle, server_only
-from halo_weave.store.coordination import Coordinator, SingleProcess
 from halo_weave.store.database import (
     NOT_COPIED,
     WORD_INDEX,
     Check,
     Connection,
+    Coordinator,
     Fault,
+    SingleProcess,
     Table,
     WriteLock,
     is_running,
@@ -41,8 +42,8 @@ def _check_file(db: Connection) -> Iterator[Fault]:
 
 
 def _check_word_index(db: Connection) -> Iterator[Fault]:
-    """FTS5 compares its index with the words it holds. This is a write as SQLite sees it, so it has its own connection;
-    where nothing may be written, the check is left out."""
+    """Let FTS5 compare its index with its content. For SQLite this is a write, so it has its own connection; on a
+    read-only memory the check is left out."""
     file = next(name for _, schema, name in db.execute("PRAGMA database_list") if schema == "main")
     own = sqlite3.connect(file, isolation_level=None)
     try:
@@ -61,7 +62,7 @@ CHECKS: dict[str, Check] = {"file": _check_file, "word index": _check_word_index
 
 
 def _size(file: Path) -> int:
-    """Bytes of a file; 0 if there is none. SQLite deletes its log when the last connection closes."""
+    """Bytes of a file; 0 if it does not exist. SQLite deletes its log when the last connection closes."""
     try:
         return file.stat().st_size
     except FileNotFoundError:
@@ -73,9 +74,9 @@ class SqliteWords(StoreHandle):
     def search_terms(
         self, terms: Sequence[str], limit: int, *, window: str | None = None
     ) -> list[tuple[Numbers, Scores]]:
-        """For each term the numbers of the chunks that hold it and their BM25 (higher is better), in any order.
+        """For each term the numbers of the chunks that contain it and their BM25 (higher is better), in any order.
 
-        Both are empty if more than `limit` chunks of all windows hold the term. `window`: only what was said there.
+        Both are empty if more than `limit` chunks of all windows contain the term. `window`: only chunks of this window.
         """
         where = "AND (SELECT c.window FROM chunks c WHERE c.number = words.rowid) = :window" if window else ""
         found = []
@@ -84,7 +85,7 @@ class SqliteWords(StoreHandle):
             few = (db.execute("SELECT max(number) FROM chunks").fetchone()[0] or 0) <= limit
             for term in terms:
                 values = {"phrase": _phrase(term), "window": window, "most": limit + 1}
-                # Counting is cheap beside ranking, so it tells first whether the term is too common.
+                # Counting is cheaper than ranking, so check first whether the term is too common.
                 holding = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH :phrase LIMIT :most)"
                 rows = []
                 if few or 0 < db.execute(holding, values).fetchone()[0] <= limit:
@@ -104,7 +105,7 @@ class SqliteWords(StoreHandle):
 
 
 def _phrase(term: str) -> str:
-    """A term as a phrase of FTS5, in which nothing is an operator."""
+    """A term as a quoted phrase of FTS5, without operators."""
     return '"' + term.replace('"', " ").replace("\x00", " ") + '"'
 
 
@@ -113,13 +114,13 @@ T = TypeVar("T")
 PAGE_BYTES = 8192  # five MiniLM vectors to a page; with 4096 a quarter of each page would stay empty
 LOG_BYTES = 64 << 20  # the write-ahead log is cut back to this after a checkpoint
 CACHE_KIB = 16 << 10
-EMPTY_SECONDS = 2.0  # for another process to write the first page of a new file
+EMPTY_SECONDS = 2.0  # seconds for another process to write the first page of a new file
 KEPT_WHEN_CLEARED = {"memory", "migrations", "settings", "people"}  # when a memory is cleared
-RETRY_SECONDS = 0.05  # seconds between two tries; SQLite's own waiting would not hear Ctrl-C
+RETRY_SECONDS = 0.05  # seconds between two attempts; SQLite's own waiting cannot be interrupted by Ctrl-C
 
 
 class SqliteConnection(sqlite3.Connection):
-    """A connection, and the steps that SQLite does its own way."""
+    """A connection, with SQLite's own versions of the statements that differ."""
 
     stream = sqlite3.Connection.execute  # SQLite reads rows as they are asked for
 
@@ -145,10 +146,10 @@ class SqliteConnection(sqlite3.Connection):
         )
 
     def check_lease(self, window_id: str) -> None:
-        """A file is used by one server."""
+        """Nothing: a file is used by one server."""
 
     def fence(self, windows: Sequence[str]) -> None:
-        """A file is used by one server."""
+        """Nothing: a file is used by one server."""
 
     def writes(self, owner: str, window_id: str) -> bool | None:
         return is_running(owner)
@@ -170,14 +171,14 @@ class SqliteConnection(sqlite3.Connection):
         return [*found, WORD_INDEX]
 
     def reset_row_counters(self) -> None:
-        """SQLite counts on from the greatest by itself."""
+        """Nothing: SQLite continues after the highest number."""
 
 
 class SqliteDatabase:
     """Connections to one memory file. Any thread may read or write; writes happen one at a time.
 
-    A commit is in the operating system's hands when `writing` ends, so it survives the death of this process. With
-    `durable` it is also on the disk, so it survives a loss of power.
+    When `writing` ends, the operating system has the commit, so it survives the death of this process. With `durable`
+    it is also on disk, so it survives a loss of power.
     """
 
     def __init__(self, path: Path, *, busy_seconds: float = 5.0, read_only: bool = False) -> None:
@@ -191,8 +192,8 @@ class SqliteDatabase:
         self._closed = False
         self._durable = True
         self._watcher: SqliteConnection | None = None
-        self._lent: set[SqliteConnection] = set()  # someone reads from them
-        self._file: tuple[int, int] | None = None  # which file it is, once it is open
+        self._lent: set[SqliteConnection] = set()  # connections that a thread is reading from
+        self._file: tuple[int, int] | None = None  # identity of the file, once it is open
         if path.is_dir():
             raise StoreError(f"{path} is a folder. Name a file, such as {path / 'memory.sqlite'}.")
         try:
@@ -233,7 +234,7 @@ class SqliteDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[SqliteConnection]:
-        """A connection that sees one state of the memory until the block ends."""
+        """A read transaction: one consistent state of the memory until the block ends."""
         with self.translated():
             db = self._take()
             try:
@@ -246,11 +247,11 @@ class SqliteDatabase:
                 finally:
                     self._give_back(db)
 
-    asking = reading  # beginning costs nothing here
+    asking = reading  # beginning a transaction costs nothing here
 
     @contextmanager
     def writing(self, *, durable: bool = False, urgent: bool = False) -> Iterator[SqliteConnection]:
-        """A transaction: all of the block, or nothing. `urgent`: before other threads that wait to write."""
+        """A write transaction: all of the block, or nothing. `urgent`: before other threads that wait."""
         if self.read_only:
             raise StoreFull(f"{self.path} was opened for reading only.")
         if not self._turn.acquire(self.busy_seconds, urgent=urgent):
@@ -275,7 +276,7 @@ class SqliteDatabase:
             self._turn.release()
 
     def version(self) -> int:
-        """SQLite's own count of the commits that a connection saw others make. This one never writes itself."""
+        """SQLite's count of commits that this connection, which never writes, has seen others make."""
         self._check_same_file()
         with self.translated(), self._guard:
             self._check_open()
@@ -286,10 +287,11 @@ class SqliteDatabase:
 
     @contextmanager
     def alone(self, *, patience: float) -> Iterator[None]:
-        """One import or clearing at a time, among all threads and processes: wait for others up to `patience` seconds.
+        """Hold the lock for imports and clearing, among all threads and processes; wait up to `patience` seconds for
+        it.
 
-        The lock is SQLite's own, on an empty file beside the memory: it holds on every system, ends with the process
-        that has it, and lets all other work on the memory go on.
+        It is SQLite's lock on an empty file beside the memory: it works on every system, ends with its process, and
+        does not block other work.
         """
         path = self.path.with_name(f"{self.path.name}.import")
         deadline = time.monotonic() + patience
@@ -334,13 +336,13 @@ class SqliteDatabase:
         return sum(map(_size, files))
 
     def vacuum(self) -> None:
-        """Give the space of what was wiped back to the disk. While others use the memory, it is kept for later."""
+        """Give free space back to the disk. While others use the memory, it is kept for later."""
         with self._turn, suppress(sqlite3.OperationalError):
             self._writer.execute("VACUUM")
             self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
-        """Let go of the file. Whoever still reads is interrupted: a connection must not close in the middle of a step."""
+        """Close the file. Running reads are interrupted: a connection must not close during a statement."""
         with self._turn, self._guard:
             self._closed = True
             patience = time.monotonic() + self.busy_seconds
@@ -356,7 +358,7 @@ class SqliteDatabase:
 
     @contextmanager
     def translated(self, path: Path | None = None) -> Iterator[None]:
-        """SQLite's errors as sentences that say what to do: the one place where they are translated."""
+        """Convert SQLite's errors to sentences that say what to do. This is the only place where this happens."""
         try:
             yield
         except sqlite3.Error as error:
@@ -407,11 +409,11 @@ class SqliteDatabase:
         if there and not self.path.stat().st_size:
             self._patiently(
                 lambda: self._writer.execute("BEGIN IMMEDIATE")
-            )  # not while someone else holds it
+            )  # not while another process has it
             self._writer.execute("ROLLBACK")
             self._check_not_empty()
         if self._patiently(lambda: self._pragma("application_id")) != APPLICATION_ID:
-            self._writer.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # heeded by a new file only
+            self._writer.execute(f"PRAGMA page_size = {PAGE_BYTES}")  # only effective for a new file
         self._patiently(lambda: migrate(self._writer, self.path))
         self._patiently(lambda: self._pragma("journal_mode = WAL"))
         self._writer.execute("PRAGMA synchronous = FULL")
@@ -451,7 +453,7 @@ class SqliteDatabase:
         return db
 
     def _wal_usable(self) -> bool:
-        """Readers share an index of the log. In a read-only folder it cannot be made; without a log it is not needed."""
+        """Whether the write-ahead log can be used. Readers share an index of it, which a read-only folder cannot have."""
         log = self.path.with_name(self.path.name + "-wal")
         return _size(log) > 0 or os.access(self.path.parent, os.W_OK)
 
@@ -492,7 +494,7 @@ class SqliteDatabase:
         return found.st_dev, found.st_ino
 
     def _check_same_file(self) -> None:
-        """What is written to a file that nobody can find any more would be lost; what is read may be of another one."""
+        """Check that the path still is the open file: writes to a deleted file would be lost."""
         if self._file is not None and self._which_file() != self._file:
             raise StoreError(
                 f"{self.path} was deleted, moved or replaced while it was in use, so nothing more is saved. "
@@ -500,7 +502,7 @@ class SqliteDatabase:
             )
 
     def _check_not_empty(self) -> None:
-        """A file of no bytes was a memory once, or another process is making one: that takes a moment."""
+        """Refuse an empty file: it was a memory once. Wait a moment, since another process may be creating one."""
         deadline = time.monotonic() + min(self.busy_seconds, EMPTY_SECONDS)
         while not self.path.stat().st_size:
             if time.monotonic() > deadline:
@@ -515,7 +517,7 @@ class SqliteDatabase:
         return row[0] if row else None
 
     def _patiently(self, step: Callable[[], T]) -> T:
-        """Changing the journal's kind does not wait for others by itself."""
+        """Retry: changing the journal mode does not wait for others by itself."""
         deadline = time.monotonic() + self.busy_seconds
         while True:
             try:
@@ -531,7 +533,7 @@ STEP = 512  # pages copied at a time
 
 
 class SqliteStore(SqliteWords, SqlStore):
-    """A memory in a file."""
+    """A memory in a SQLite file."""
 
     _db: SqliteDatabase
 
@@ -545,9 +547,9 @@ class SqliteStore(SqliteWords, SqlStore):
 
     @server_only
     def backup(self, target: Path, *, progress: Progress = silent) -> None:
-        """A copy of the memory as it is at this moment, while others go on writing. Never half a file in place."""
+        """Copy the memory as it is now, while others continue writing. The target is never incomplete."""
         with atomic_backup(target) as partial, self._db.reading() as db, self._db.translated(target):
             db.execute("SELECT 1 FROM memory").fetchone()  # from here on this reader sees one moment
             with closing(sqlite3.connect(partial, isolation_level=None)) as copy:
                 db.backup(copy, pages=STEP, progress=lambda _, left, total: progress(total - left, total))
-                copy.execute("PRAGMA journal_mode = DELETE")  # one file, whole in itself
+                copy.execute("PRAGMA journal_mode = DELETE")  # a single, complete file

@@ -49,7 +49,7 @@ class SqlStructuredMemory(StoreHandle):
         vectors: Vectors | None = None,
         model: str = "",
     ) -> MemoryEntry:
-        """Make an entry or a new version of it; the older version is kept."""
+        """Create an entry or a new version of it; the older version is kept."""
         parent, _, heading = path.rpartition("/")
         if not heading:
             raise BadInput(f"{path!r} does not name an entry. A path looks like Project/Goals/First.")
@@ -83,7 +83,7 @@ class SqlStructuredMemory(StoreHandle):
 
     @own_data
     def entries(self, under: str = "") -> list[MemoryEntry]:
-        """Entries below a path, in order of paths; all of them for an empty one."""
+        """Entries below a path, sorted by path; all of them for an empty path."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {ENTRY_COLUMNS}, NULL FROM entries
@@ -95,7 +95,7 @@ class SqlStructuredMemory(StoreHandle):
 
     @own_data
     def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]:
-        """Path, version and time of change of the entries below a path, without reading what they hold."""
+        """Path, version and time of change of the entries below a path, without their content."""
         with self._db.asking() as db:
             rows = db.execute(
                 """SELECT path, version, modified FROM entries
@@ -107,7 +107,8 @@ class SqlStructuredMemory(StoreHandle):
 
     @own_data
     def delete_entry(self, path: str, *, now: datetime, recursive: bool = False) -> int:
-        """Delete an entry and, on request, all below it. Their versions are kept. Returns how many went."""
+        """Delete an entry and, on request, all below it. Their versions are kept. Returns the number of deleted
+        entries."""
         with self._db.writing(durable=True) as db:
             below = "OR path > :path || '/' AND path < :path || '0'" if recursive else ""
             paths = db.execute(
@@ -172,7 +173,7 @@ class SqlStructuredMemory(StoreHandle):
 
     @own_data
     def settings(self) -> dict[str, Json]:
-        """What holds for all windows, by key."""
+        """The settings for all windows, by key."""
         with self._db.asking() as db:
             rows = db.execute(
                 "SELECT key, value FROM settings WHERE owner = ? ORDER BY key", (self._owner,)
@@ -183,7 +184,7 @@ class SqlStructuredMemory(StoreHandle):
     def change_settings(
         self, key: str, changes: Mapping[str, Json], reset: Collection[str] = (), *, now: datetime
     ) -> None:
-        """Change these of the settings that stand under a key; those to `reset` go, the others stay."""
+        """Change settings under a key; those in `reset` are removed, others stay."""
         with self._db.writing(durable=True) as db:
             row = db.execute(
                 "SELECT value FROM settings WHERE owner = ? AND key = ?", (self._owner, key)
@@ -201,7 +202,7 @@ class SqlStructuredMemory(StoreHandle):
 
 
 def _end_version(db: Connection, owner: str, path: str, when: int) -> tuple[int, int | None]:
-    """Move the present version among the older ones. Gives the last version's number, and when the entry was made."""
+    """Move the current version to the older ones. Returns its number, and when the entry was created."""
     row = db.execute(
         """INSERT INTO entry_versions
                (owner, path, version, content, snapshot, model, vectors, created, modified, accessed, ended)

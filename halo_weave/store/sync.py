@@ -47,14 +47,14 @@ from halo_weave.store.sync_documents import (
     turn_identity,
 )
 
-LIVE_TOKENS = 1_500  # of what was said elsewhere last, that is live here at once
-WRITTEN_WITHIN = timedelta(minutes=1)  # a reply that was saved since then is being written
+LIVE_TOKENS = 1_500  # tokens at the end of what was said elsewhere that are live here at once
+WRITTEN_WITHIN = timedelta(minutes=1)  # a draft saved since then is a running reply
 _OTHERS: tuple[Kind, ...] = ("entry", "note", "setting")
-_SEQUENCE = ("sequence", "turns")  # up to which change the turns were looked at
+_SEQUENCE = ("sequence", "turns")  # sequence number up to which turns were examined
 
 
 class _OutgoingChange(NamedTuple):
-    """One thing to tell: a line for its words, if they are new to others, and its registers."""
+    """One change to write: the text, if others do not have it, and its registers."""
 
     kind: Kind
     key: str
@@ -65,7 +65,7 @@ class _OutgoingChange(NamedTuple):
 class SqlSync(StoreHandle):
     @server_only
     def sync(self, folder: Path, *, now: datetime) -> Synced:
-        """Tell a shared folder what is new here, and take in what others told. Refused while a reply is written."""
+        """Write what is new here to a shared folder, and apply what others wrote. Refused while a reply is written."""
         with self._db.alone(patience=importing.IMPORT_LOCK_SECONDS):
             found = listed_bundles(folder)
             with self._db.asking() as db:
@@ -76,20 +76,18 @@ class SqlSync(StoreHandle):
             told = self._tell(folder, {*found})
             taken = _AppliedCounts()
             waiting, refused = self._take(found, micros(now), taken)
-            if (
-                taken.turns or taken.changes
-            ):  # joining makes something new, such as a window for what was said apart
+            if taken.turns or taken.changes:  # merging creates something new, such as a window for a branch
                 told += self._tell(folder, {*listed_bundles(folder)})
             return Synced(told, taken.turns, taken.changes, waiting, tuple(refused))
 
     # Telling
 
     def _tell(self, folder: Path, present: set[str]) -> int:
-        """Bundles of all that others do not know. Returns how many turns and changes they tell."""
+        """Write bundles of what others do not know. Returns the number of turns and changes."""
         with self._db.reading() as db:
             own = db.execute("SELECT id FROM memory").fetchone()[0]
             known = _bundles(db)
-            # Another folder, or one that lost something: all of it is told again.
+            # Another folder, or one that lost files: write everything again.
             anew = any(told["own"] and name not in present for name, told in known.items())
             sequence = db.last_change()
             needs = {name for name, told in known.items() if told["last"] and name in present}
@@ -114,7 +112,7 @@ class SqlSync(StoreHandle):
     ) -> set[str]:
         lines = [line for news in batch for line in news.lines]
         name = write_bundle(folder, own, needs, lines)
-        # If this process ends here, its bundle is read as another's at the next sync, and tells nothing new.
+        # If this process ends here, the next sync reads its bundle like another's, with nothing new in it.
         with self._db.writing(durable=True) as db:
             for news in batch:
                 _keep_registers(db, news.kind, news.key, news.registers)
@@ -124,7 +122,7 @@ class SqlSync(StoreHandle):
     # Taking in
 
     def _take(self, found: dict[str, Path], now: int, taken: _AppliedCounts) -> tuple[int, list[str]]:
-        """Returns how many bundles wait for others or are not whole, and why some were refused."""
+        """Apply bundles. Returns how many wait for others or are incomplete, and why some were refused."""
         with self._db.reading() as db:
             known = {*_bundles(db)}
         refused: list[str] = []
@@ -163,7 +161,7 @@ class SqlSync(StoreHandle):
 
 
 class _AppliedCounts:
-    """What came in one sync."""
+    """What one sync received."""
 
     def __init__(self) -> None:
         self.turns = self.changes = 0
@@ -193,7 +191,7 @@ def _keep(db: Connection, kind: str, key: str, told: str) -> None:
 
 
 def _registers(db: Connection, kind: str, key: str) -> Registers | None:
-    """None if others do not know of it."""
+    """The registers that others know; None: they do not know it."""
     row = db.execute("SELECT told FROM synced WHERE kind = ? AND key = ?", (kind, key)).fetchone()
     if row is None:
         return None
@@ -210,7 +208,7 @@ def _keep_registers(db: Connection, kind: str, key: str, registers: Registers) -
 
 
 def _outgoing_changes(db: Connection, anew: bool) -> Iterator[_OutgoingChange]:
-    """Windows first, then turns in order, then what became of both."""
+    """Changes to write: windows first, then turns in order, then their later changes."""
     for key in keys_of(db, "window"):
         yield from _outgoing_change(db, "window", key, key, anew)
     row = db.execute("SELECT told FROM synced WHERE kind = ? AND key = ?", _SEQUENCE).fetchone()
@@ -252,7 +250,7 @@ def _outgoing_change(
 
 
 def _await_head(db: Connection, window: str, document: dict[str, Any], known: Registers | None) -> None:
-    """While the window's last turn is on its way here, the one before it is no news."""
+    """While the window's last turn is still to arrive, the one before it is no change."""
     row = db.execute("SELECT told FROM synced WHERE kind = 'head' AND key = ?", (window,)).fetchone()
     if row is not None and json.loads(row[0]) == document.get("head"):
         document["head"] = document_of(known or {}).get("head")
@@ -295,7 +293,7 @@ def _words(db: Connection, turn: int) -> dict[str, Any]:
 
 
 class _IncomingBundle:
-    """One bundle, in one transaction. Refused while another server writes one of its windows."""
+    """One bundle, applied in one transaction. Refused while another server writes one of its windows."""
 
     def __init__(self, db: Connection, now: int, taken: _AppliedCounts) -> None:
         self._db, self._now, self._taken = db, now, taken
@@ -327,7 +325,7 @@ class _IncomingBundle:
             _make_end_live(self._db, window, self._now)
 
     def _merged_registers(self, kind: Kind, here: Any, key: str, registers: Registers) -> Registers:
-        """What it becomes here. What was changed here meanwhile counts, and stays to be told."""
+        """The merged registers. Local changes are kept, and are written at the next sync."""
         known = _registers(self._db, kind, key)
         own: Registers = {}
         if kind == "turn" or key in keys_of(self._db, kind):
@@ -347,7 +345,7 @@ class _IncomingBundle:
         waits = self._db.execute(
             "SELECT told FROM synced WHERE kind = 'head' AND key = ?", (window,)
         ).fetchone()
-        # Whether nothing was said here that others do not know.
+        # Whether others know all that was said here.
         still = head == (json.loads(waits[0]) if waits else known)
         found = apply_window(self._db, window, self._merged_registers("window", window, window, registers))
         if still and found.head != head:
@@ -410,14 +408,15 @@ class _IncomingBundle:
         self._taken.turns += 1
 
     def _move_head(self, window: str) -> None:
-        """The window's last turn becomes what the devices agreed on, if it is here and nobody spoke meanwhile."""
+        """Set the window's last turn to the one that the devices agreed on, if it is here and nothing was said here
+        meanwhile."""
         db = self._db
         row = db.execute("SELECT told FROM synced WHERE kind = 'head' AND key = ?", (window,)).fetchone()
         (head,) = db.execute("SELECT head FROM windows WHERE id = ?", (window,)).fetchone()
         agreed = document_of(_registers(db, "window", window) or {}).get("head")
         here = local_turn(db, agreed)
         if agreed is not None and here is None and turn_identity(db, head) == json.loads(row[0]):
-            return  # it is on its way
+            return  # it is still to arrive
         if turn_identity(db, head) == json.loads(row[0]) and here != head:
             db.check_lease(window)
             db.execute("UPDATE windows SET head = ? WHERE id = ?", (here, window))
@@ -426,7 +425,7 @@ class _IncomingBundle:
 
 
 def _make_end_live(db: Connection, window: str, now: int) -> None:
-    """The end of what was said elsewhere is live, so that the talk goes on where it was."""
+    """Make the end of what was said elsewhere live, so that the conversation continues there."""
     rows = db.execute(
         """WITH RECURSIVE line(id, parent, rest) AS (
                SELECT t.id, t.parent, 40 FROM windows w JOIN turns t ON t.id = w.head WHERE w.id = ?
@@ -456,7 +455,7 @@ def _make_end_live(db: Connection, window: str, now: int) -> None:
         )
 
 
-# Said apart: two devices went on from one turn. The window has one last turn; the other way gets a window of its own.
+# Two devices continued from the same turn. The window has one last turn; the other branch gets a window of its own.
 
 
 def _create_windows_for_displaced_turns(db: Connection, now: int, taken: _AppliedCounts) -> None:
@@ -477,7 +476,7 @@ def _create_windows_for_displaced_turns(db: Connection, now: int, taken: _Applie
 
 
 def _is_displaced(db: Connection, turn: int) -> bool:
-    """Nobody put it aside, and others know of it."""
+    """Whether others know the turn and nobody set it aside."""
     known = _registers(db, "turn", turn_identity(db, turn) or "")
     if known is None:
         return False

@@ -38,16 +38,16 @@ from halo_weave.store.registers import Registers
 
 FORMAT, VERSION = "halo-weave sync", 1
 _NAME = re.compile(r"[0-9a-z]{1,16}-([0-9a-f]{64})\.bundle")
-MOST_BYTES = 64 << 20  # of a file
-MOST_TEXT = 512 << 20  # of what it unpacks to
-BUNDLE_BYTES = 8 << 20  # of text, after which the next bundle is begun
-DEEPEST = 8  # steps of a path
+MOST_BYTES = 64 << 20  # largest file
+MOST_TEXT = 512 << 20  # largest unpacked size
+BUNDLE_BYTES = 8 << 20  # bytes of text after which the next bundle begins
+DEEPEST = 8  # longest path
 
 Kind = Literal["window", "turn", "entry", "note", "setting"]
 
 
 def _identity(value: str) -> str:
-    """`[memory, turn, mark]` as JSON: where a turn was said first."""
+    """`[memory, turn, hash]` as JSON: where a turn was said first."""
     try:
         memory, turn, mark = json.loads(value)
     except (ValueError, TypeError, RecursionError):
@@ -80,7 +80,7 @@ class _SharedChunk(TokensIn):
 
 
 class SharedTurn(Element):
-    """What was said, which never changes."""
+    """The text of a turn, which never changes."""
 
     id: Identity
     window: Annotated[str, Field(pattern=WINDOW_ID)]
@@ -108,7 +108,7 @@ class SharedTurn(Element):
 
 
 class SharedWindow(Element):
-    """A window, as its registers must make it."""
+    """A window, to be changed by its registers."""
 
     name: Name
     system_prompt: Annotated[Text, Field(max_length=PROMPT_LENGTH)]
@@ -126,7 +126,7 @@ class SharedWindow(Element):
     head: Identity | None = None
 
 
-# How long the paths of these kinds are by their first step, and what stands there.
+# The length of paths by kind and first step, and the type of their value.
 _SHAPES: dict[str, dict[str, tuple[int, type]]] = {
     "turn": {"gone": (2, bool), "wrong": (3, bool), "tags": (3, bool), "aside": (1, bool)},
     "entry": {"versions": (2, dict), "dead": (2, bool)},
@@ -167,7 +167,7 @@ class _Change(Element):
 
 @dataclass(slots=True)
 class Bundle:
-    """What one file says: first what was said, then what changed."""
+    """The content of one file: new text, then changes."""
 
     needs: Sequence[str] = ()
     turns: list[SharedTurn] = field(default_factory=list)
@@ -180,7 +180,7 @@ def change_line(kind: Kind, key: str, registers: Registers) -> str:
 
 
 def listed_bundles(folder: Path) -> dict[str, Path]:
-    """The bundles of a folder by their hash. Files of other names, such as a cloud's conflict copies, are none."""
+    """The bundles of a folder by hash. Files with other names, such as conflict copies of a cloud drive, are ignored."""
     try:
         paths = sorted(folder.iterdir())
     except OSError as error:
@@ -191,7 +191,7 @@ def listed_bundles(folder: Path) -> dict[str, Path]:
 
 
 def write_bundle(folder: Path, memory: str, needs: Iterable[str], lines: Iterable[str]) -> str:
-    """Returns the bundle's hash. It has its name only when it is whole and on the disk."""
+    """Write a bundle and return its hash. The file gets its name when it is complete and on disk."""
     head = {"format": FORMAT, "version": VERSION, "memory": memory, "needs": sorted(needs)}
     packed = gzip.compress("\n".join([json.dumps(head), *lines]).encode(), mtime=0)
     name = hashlib.sha256(packed).hexdigest()
@@ -213,7 +213,7 @@ def write_bundle(folder: Path, memory: str, needs: Iterable[str], lines: Iterabl
 
 
 def read_bundle(path: Path, name: str) -> Bundle | None:
-    """None if the file is not whole yet, or not what it was."""
+    """Read a bundle; None if the file is incomplete or damaged."""
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ImportRefused(f"{path.name} is larger than a bundle may be.")

@@ -27,7 +27,7 @@ PERSONAL = (PERSONA_KEY, PRESETS_KEY)
 OF_THIS_DEVICE = {
     "engine_name",
     "remote_scope",
-}  # settings that name engines and say what may leave this machine
+}  # settings about engines and about what may leave this machine
 WORDS = ("name", "system_prompt", "user_name", "ai_name")
 
 
@@ -104,7 +104,7 @@ def window_document(db: Connection, window: str, known: Registers | None) -> Sta
 
 
 def apply_window(db: Connection, window: str, registers: Registers) -> SharedWindow:
-    """All but its last turn, which may not be here yet."""
+    """Apply everything except the last turn, which may not be here yet."""
     found = read_element("window", SharedWindow, document_of(registers))
     values = {
         **found.model_dump(include={*WORDS, "pinned", "archived", "created", "deleted"}),
@@ -137,8 +137,8 @@ def apply_window(db: Connection, window: str, registers: Registers) -> SharedWin
     return found
 
 
-# What became of a turn: which of its chunks are deleted, tagged or wrong for a question, and whether it was put aside.
-# A chunk is named by how many tokens of the turn stand before it: chunks that were merged or divided here differ.
+# The state of a turn: which of its chunks are deleted, tagged or have negative feedback, and whether it is aside.
+# A chunk is identified by its token offset in the turn, since chunks may be merged or split differently on each device.
 
 _MARKS = {
     about: f"SELECT m.chunk, m.{text}, m.made FROM {table} m JOIN chunks c ON c.number = m.chunk WHERE c.turn = ? {whose}"
@@ -206,7 +206,7 @@ def turn_document(db: Connection, turn: int, told: Registers | None) -> StampedD
 
 
 def _marks_in(db: Connection, turn: int, about: str) -> dict[int, dict[str, int]]:
-    """What the chunks of a turn are marked with, and since when, by their numbers."""
+    """The marks of a turn's chunks (tags, feedback, deletion) and their times, by chunk number."""
     found: dict[int, dict[str, int]] = {}
     for number, text, made in db.execute(_MARKS[about], (turn,)):
         found.setdefault(number, {})[text] = made
@@ -214,14 +214,14 @@ def _marks_in(db: Connection, turn: int, about: str) -> dict[int, dict[str, int]
 
 
 def _own(rows: list[_Row]) -> dict[int, _Row]:
-    """The chunks that have marks, by their offsets. Those of a merged chunk are with the one that holds it."""
+    """The marked chunks, by offset. Marks of a merged chunk belong to the chunk that contains it."""
     return {row.at: row for row in rows if not row.merged}
 
 
 def _marks_document(
     rows: list[_Row], known: Registers, about: str, held: dict[int, dict[str, int]], stamps: dict[Path, int]
 ) -> dict[str, Any]:
-    """The marks as a document; when each was set goes to `stamps`."""
+    """The marks as a document; their times go to `stamps`."""
     own, before = _own(rows), document_of(known).get(about, {})
     told: dict[str, Any] = {}
     for at in sorted(own.keys() | _offsets(known, about)):
@@ -236,7 +236,7 @@ def _marks_document(
 
 
 def _aside(db: Connection, turn: int, number: int, known: Registers | None) -> tuple[bool, int]:
-    """Whether somebody put it aside, and when. One that lost its place to what was said elsewhere is not meant."""
+    """Whether and when the user set the turn aside. A turn that was displaced by one from elsewhere does not count."""
     row = db.execute(
         """SELECT event, happened FROM history WHERE chunk = ? AND event IN ('aside', 'returned')
            ORDER BY happened DESC, id DESC LIMIT 1""",
@@ -280,7 +280,7 @@ def apply_turn(db: Connection, turn: int, registers: Registers) -> None:
 def _apply_marks(
     db: Connection, turn: int, rows: list[_Row], registers: Registers, about: str
 ) -> Iterator[int]:
-    """The chunks have the marks that the registers say. Gives the numbers of those that changed."""
+    """Apply the marks of the registers to the chunks. Returns the numbers of changed chunks."""
     own, held = _own(rows), _marks_in(db, turn, about)
     wanted: dict[int, dict[str, int]] = {}
     for path, (stamp, set_) in registers.items():
@@ -301,7 +301,7 @@ def _apply_marks(
             yield row.number
 
 
-# Structured memory: the versions of an entry never change; the last of them is the entry, unless it is dead.
+# Structured memory: the versions of an entry never change; the last one is the entry, unless it is deleted.
 
 
 def _version_key(modified: int, content: str) -> str:
@@ -314,7 +314,7 @@ def _modified(key: str) -> int:
 
 
 def _versions(db: Connection, path: str) -> dict[str, tuple[Any, ...]]:
-    """The rows of an entry by the keys of their versions, in order. The last column tells when it ended."""
+    """The rows of an entry by the keys of their versions, in order. The last column is when the version ended."""
     rows = db.execute(
         f"""SELECT {ENTRY_COLUMNS}, NULL AS ended FROM entries WHERE owner = '' AND path = ?1
             UNION ALL SELECT {ENTRY_COLUMNS}, ended FROM entry_versions WHERE owner = '' AND path = ?1""",
@@ -412,7 +412,7 @@ def apply_entry(db: Connection, path: str, registers: Registers) -> None:
 
 
 def _part_with_shared_ids(db: Connection, part: dict[str, Any]) -> dict[str, Any]:
-    """A chunk of a snapshot: its turn by where it was said first."""
+    """A chunk of a snapshot, with its turn identified by where it was said first."""
     if not part.get("key"):
         return part
     turn, chunk, role = ChunkKey.parse(part["key"])
@@ -486,7 +486,7 @@ DOCUMENT_READERS: Mapping[Kind, Callable[[Connection, Any, Registers | None], St
 
 
 def keys_of(db: Connection, kind: Kind) -> list[str]:
-    """What there is of a kind, but for turns."""
+    """The keys of a kind, except turns."""
     if kind == "setting":
         return [
             key

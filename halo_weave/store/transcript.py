@@ -54,7 +54,7 @@ _DRAFTS = """SELECT d.window, d.turn, d.start, d.answers, k.fingerprint, d.begun
 class SqlTranscript(StoreHandle):
     @for_everyone
     def reserve(self, positions: int) -> Reservation:
-        """Two turn ids and a range of positions, never given to anyone else."""
+        """Reserve two turn ids and a range of positions."""
         if positions < 1:
             raise BadInput(f"{positions} positions cannot be reserved. Ask for at least one.")
         with self._db.writing() as db:
@@ -79,12 +79,12 @@ class SqlTranscript(StoreHandle):
         tags: Mapping[ChunkKey, Sequence[str]] | None = None,
         after: int | None = None,
     ) -> list[int]:
-        """Chunks of one turn, with their words and their place in the window. Returns their numbers.
+        """Store the chunks of one turn, with index entries and their place in the window. Returns their numbers.
 
-        When this returns, they are on the disk, and a draft of the turn is gone. `asleep`: they are pruned at once.
-        `speaker`: another than the window's names say. `after`: the turn that it follows, 0 for none; what followed
-        before goes aside. Else the turn takes its place by its id on the window's current branch, and a second answer
-        to a question takes the place of the first, which goes aside.
+        When this returns, they are on disk, and a draft of the turn is deleted. `asleep`: they are pruned at once.
+        `speaker`: another speaker than the window's names. `after`: the turn that it follows, 0 for none; turns after
+        that are set aside. Otherwise its place on the window's current branch follows from its id, and a second answer
+        to a question replaces the first, which is set aside.
         """
         self._check_continues(window_id, after)
         turn, role, answers = _one_turn(said)
@@ -153,7 +153,7 @@ class SqlTranscript(StoreHandle):
         tokenizer: str,
         tags: Mapping[ChunkKey, Sequence[str]],
     ) -> list[int]:
-        """The records of a turn's chunks, all at once. Returns their numbers."""
+        """Insert the chunks of a turn. Returns their numbers."""
         known = tokenizer_id(db, tokenizer)
         chunks = [item.chunk for item in said]
         rows = [
@@ -194,7 +194,7 @@ class SqlTranscript(StoreHandle):
 
     @server_only
     def save_drafts(self, drafts: Sequence[Draft]) -> None:
-        """Replies so far, all or none. Of each, only the tokens that are new since the last call are written."""
+        """Save replies in progress, all or none. Only tokens since the last call are written."""
         with self._db.writing(urgent=True) as db:
             for draft in drafts:
                 self._save_draft(db, draft)
@@ -229,8 +229,8 @@ class SqlTranscript(StoreHandle):
     def drafts(self, *, now: datetime, abandoned: bool = True, held: str | None = None) -> list[Draft]:
         """Replies that were never finished; by default only those whose process has ended.
 
-        Where that cannot be known, a draft that was not saved for a minute counts as abandoned. In the window that this
-        process `held`, its own drafts count too, since nobody is writing there.
+        If that is unknown, a draft that was not saved for a minute counts as abandoned. In the window that this process
+        `held`, its own drafts count, too, since nothing is written there.
         """
         with self._db.asking() as db:
             rows = db.execute(f"{_DRAFTS} ORDER BY d.turn").fetchall()
@@ -250,7 +250,7 @@ class SqlTranscript(StoreHandle):
 
     @server_only
     def draft_in(self, window_id: str, *, after: int = 0) -> Draft | None:
-        """The newest reply in a window that was not finished, whoever writes it, without its first `after` tokens."""
+        """The newest unfinished reply in a window, of any process, without its first `after` tokens."""
         with self._db.reading() as db:
             row = db.execute(
                 f"{_DRAFTS} WHERE d.window = ? ORDER BY d.turn DESC LIMIT 1", (window_id,)
@@ -273,7 +273,7 @@ class SqlTranscript(StoreHandle):
 
     @server_only
     def chunks(self, numbers: Iterable[int]) -> list[StoredChunk]:
-        """Records in the order asked for; unknown numbers are left out."""
+        """Chunks in the requested order; unknown numbers are left out."""
         wanted = [int(number) for number in numbers]
         with self._db.asking() as db:
             rows = db.execute(
@@ -285,7 +285,7 @@ class SqlTranscript(StoreHandle):
 
     @checks_access
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[StoredChunk]:
-        """Records in the order asked for; unknown keys are left out."""
+        """Chunks in the requested order; unknown keys are left out."""
         wanted = list(keys)
         with self._db.asking() as db:
             rows = db.execute(
@@ -298,7 +298,7 @@ class SqlTranscript(StoreHandle):
 
     @checks_access
     def chunks_between(self, first: int, stop: int) -> list[StoredChunk]:
-        """The chunks that have a token at one of these positions, in order; deleted ones too."""
+        """The chunks with a token at one of these positions, in order; deleted ones, too."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.merged IS NULL AND c.start < :stop
@@ -312,7 +312,7 @@ class SqlTranscript(StoreHandle):
 
     @checks_access
     def turn(self, turn_id: int) -> list[StoredChunk]:
-        """All chunks of a turn in order, deleted and merged ones too."""
+        """All chunks of a turn in order; deleted and merged ones, too."""
         with self._db.asking() as db:
             rows = db.execute(
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
@@ -323,7 +323,7 @@ class SqlTranscript(StoreHandle):
     def deleted_in(
         self, window_id: str, *, offset: int = 0, limit: int = 100
     ) -> tuple[int, list[StoredChunk]]:
-        """How many chunks said in a window are deleted, and some of them, what was deleted last first."""
+        """How many chunks of a window are deleted, and some of them, most recently deleted first."""
         there = "WHERE c.window = ? AND c.deleted IS NOT NULL AND c.merged IS NULL"
         with self._db.reading() as db:
             (total,) = db.execute(f"SELECT count(*) FROM chunks c {there}", (window_id,)).fetchone()
@@ -383,7 +383,7 @@ def _one_turn(said: Sequence[LiveChunk]) -> tuple[int, Role, int | None]:
 
 
 def _searchable_text(said: Sequence[LiveChunk], tags: Mapping[ChunkKey, Sequence[str]]) -> str:
-    """What the turn says to others: without thoughts and the words of tools."""
+    """The text of the turn, without thoughts and tool output."""
     own = [item.chunk for item in said if not {"thought", "tool"} & {*tags.get(item.chunk.key, ())}]
     return b"".join(chunk.tokens.raw for chunk in own).decode("utf-8", errors="replace")
 

@@ -10,22 +10,20 @@ from halo_weave.store.encoding import unpack_floats
 from halo_weave.store.rows import VISIBLE, json_array, pack_json, request_embedding, rewrite_word_index
 
 _CHOSEN = "chunk IN (SELECT value FROM json_each(?))"
-# The columns of `asleep` as the row says that came later.
+# The columns of `asleep`, from the conflicting new row.
 HELD_AS_NEW = ", ".join(
     f"{column} = excluded.{column}"
     for column in "chunk gone peak slept reason tokenizer brightness traces ids lengths raw".split()
 )
-# What `gone` says of a chunk that a window holds asleep: it is deleted or aside; it is off this window's own branch.
+# Values of `gone` for a pruned chunk: deleted or aside; not on this window's own branch.
 NOWHERE, NOT_HERE = 1, 2
 
 
 def hide_chunks(
     db: Connection, numbers: Sequence[int], why: str, when: int, *, only: str | None = None
 ) -> tuple[str, ...]:
-    """Out of every window and every search, or out of `only` one window. Each window keeps how it held them.
-
-    Returns the windows where one of them was live.
-    """
+    """Remove chunks from all windows and searches, or from `only` one window. Each window keeps their state. Returns
+    the windows where one of them was live."""
     chosen = (json_array(numbers), only)
     where = f"{_CHOSEN} AND (?2 IS NULL OR window = ?2)".replace("(?)", "(?1)")
     fallen = db.execute(
@@ -59,10 +57,8 @@ def hide_chunks(
 
 
 def restore_chunks(db: Connection, numbers: Sequence[int], *, here: str | None = None) -> tuple[str, ...]:
-    """Those of them that nothing keeps away any more; `here`: that are on this window's own branch again.
-
-    Returns the windows where one of them is live again.
-    """
+    """Restore those that nothing hides any more; `here`: those on this window's own branch again. Returns the windows
+    where one of them is live again."""
     db.execute(
         f"UPDATE asleep SET gone = {NOWHERE} WHERE {_CHOSEN} AND gone = {NOT_HERE} AND window = ?",
         (json_array(numbers), here),
@@ -101,14 +97,14 @@ def restore_chunks(db: Connection, numbers: Sequence[int], *, here: str | None =
 
 
 def _live_state_as_reason(why: str, since: int, pinned: int, woken: str | None) -> str:
-    """The reason of a chunk that was live: it holds what brings it back."""
+    """The reason of a hidden chunk that was live: it contains the state to restore."""
     return pack_json(
         {"why": why, "since": since, "pinned": pinned, "woken": None if woken is None else json.loads(woken)}
     )
 
 
 def _live_state_from_reason(reason: str) -> tuple[int, int, str | None] | None:
-    """Pinned, since and woken of a chunk that was live when it left; else None."""
+    """The columns pinned, since and woken of a chunk that was live when it was hidden; else None."""
     was = json.loads(reason)
     if was.get("why") not in ("deleted", "aside") or not was.get("since"):
         return None

@@ -81,7 +81,7 @@ class SqlWindows(StoreHandle):
 
     @checks_access
     def windows(self, *, deleted: bool = False, reader: str | None = None) -> list[WindowRecord]:
-        """In the order they were made; deleted ones on request. `reader`: only what this person may read."""
+        """Windows in order of creation; deleted ones on request. `reader`: only those that this person may read."""
         reader = self._person(reader)
         among = "" if reader is None else f"AND id IN ({READABLE_WINDOWS})"
         with self._db.asking() as db:
@@ -93,7 +93,7 @@ class SqlWindows(StoreHandle):
 
     @checks_access
     def chat_window(self, name: str, *, owner: str = OWNER) -> str | None:
-        """The window of a chat that another program knows by this name; None if there is none any more."""
+        """The window of a chat that an API client knows by this name; None if there is none."""
         with self._db.asking() as db:
             row = db.execute(
                 """SELECT c.window FROM chats c JOIN windows w ON w.id = c.window
@@ -104,7 +104,7 @@ class SqlWindows(StoreHandle):
 
     @checks_access
     def name_chat(self, name: str, window_id: str, *, owner: str = OWNER) -> None:
-        """Another program knows this window by this name from now on."""
+        """Let an API client know this window by this name."""
         self.check_writes(window_id)
         with self._db.writing() as db:
             check_window(db, window_id)
@@ -116,8 +116,8 @@ class SqlWindows(StoreHandle):
 
     @checks_access
     def window_names(self, *, reader: str | None = None) -> dict[str, str]:
-        """The name of every window by its id, deleted ones too. For a `reader` only those that they may read, and of
-        other people's it tells whose they are."""
+        """The names of all windows by id, deleted ones too. For a `reader` only those that they may read, with the
+        owner's name for other people's."""
         reader = self._person(reader)
         with self._db.reading() as db:
             if reader is None:
@@ -149,8 +149,10 @@ class SqlWindows(StoreHandle):
         archived: bool | None = None,
         inherits: Collection[str] = (),
     ) -> WindowRecord:
-        """Change what is given; settings to `reset` go. What was said keeps the names it was said under.
-        Words that are given are the window's own from now on; those it `inherits` follow those of all windows again."""
+        """Change what is given; settings in `reset` are removed. What was said keeps the names it was said under.
+
+        Given texts are the window's own from now on; those that it `inherits` follow those of all windows again.
+        """
         texts = {"system_prompt": system_prompt, "user_name": user_name, "ai_name": ai_name}
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
@@ -187,7 +189,8 @@ class SqlWindows(StoreHandle):
     def change_persona(
         self, changes: Mapping[str, str], *, now: datetime, owner: str = OWNER
     ) -> tuple[str, ...]:
-        """Change the words that all windows of someone share, and those of the windows that inherit them. Returns these windows."""
+        """Change the texts that all windows of a person share, and those of the windows that inherit them. Returns
+        these windows."""
         owner = self._person(owner) or OWNER
         changed: dict[str, None] = {}
         with self._db.writing(durable=True) as db:
@@ -209,7 +212,7 @@ class SqlWindows(StoreHandle):
 
     @owns_window
     def delete_window(self, window_id: str, *, now: datetime) -> None:
-        """The window closes; what was said in it stays in memory."""
+        """Delete the window; what was said in it stays in memory."""
         with self._db.writing(durable=True) as db:
             check_window(db, window_id)
             db.check_lease(window_id)
@@ -223,7 +226,7 @@ class SqlWindows(StoreHandle):
                 "SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM live WHERE window = ?",
                 (window_id,),
             ).fetchone()
-            asleep = db.execute(
+            pruned = db.execute(
                 "SELECT count(*) FROM asleep WHERE window = ? AND gone = 0", (window_id,)
             ).fetchone()[0]
             said = db.execute(
@@ -237,11 +240,11 @@ class SqlWindows(StoreHandle):
                 (window_id,),
             ).fetchone()
         text = last[0].decode("utf-8", errors="replace") if last else ""
-        return WindowStats(window, live, tokens, asleep, said, text, maybe_moment(last[1]) if last else None)
+        return WindowStats(window, live, tokens, pruned, said, text, maybe_moment(last[1]) if last else None)
 
 
 def persona_of(db: Connection, owner: str = OWNER) -> dict[str, str]:
-    """The words that all windows of someone share."""
+    """The texts that all windows of a person share."""
     row = db.execute(
         "SELECT value FROM settings WHERE owner = ? AND key = ?", (owner, PERSONA_KEY)
     ).fetchone()

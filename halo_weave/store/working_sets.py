@@ -57,7 +57,7 @@ WindowTokens = tuple[int | None, bytes | None, bytes | None, bytes | None]
 
 
 class ResurrectableRow(NamedTuple):
-    """A chunk that is to be resurrected in a window, and the tokens that the window had for it."""
+    """A chunk to resurrect in a window, and the tokens that the window had for it."""
 
     number: int
     start: int
@@ -70,7 +70,7 @@ class ResurrectableRow(NamedTuple):
     size: int | None  # tokens in that reading
 
     def why_not_resurrectable(self, window_id: str) -> str:
-        """Why it cannot, if so."""
+        """Why a chunk cannot be resurrected; None: it can."""
         if self.deleted is not None or self.merged is not None:
             how = "deleted" if self.deleted is not None else "merged into another"
             return f"was {how}; it cannot wake up."
@@ -100,7 +100,7 @@ def resurrectable_rows(
 
 
 def stored_window_tokens(db: Connection, row: ResurrectableRow, item: ChunkMove) -> WindowTokens:
-    """Tokenizer, ids, lengths and bytes if the window reads the chunk in its own way; else nothing."""
+    """Tokenizer, ids, lengths and bytes of the window's own tokens, if it has them; else nulls."""
     size = item.brightness.size
     if item.tokens is not None:
         if item.tokenizer is None or len(item.tokens) != size:
@@ -116,7 +116,7 @@ def stored_window_tokens(db: Connection, row: ResurrectableRow, item: ChunkMove)
 
 
 def window_tokens(db: Connection, number: int, tokenizer: int, tokens: Tokens) -> WindowTokens:
-    """Tokens as a window reads them; nothing if the record has the same."""
+    """The window's own tokens; None if they are those of the record."""
     own = (tokenizer, *pack_tokens(tokens))
     row = db.execute("SELECT tokenizer, ids, lengths, raw FROM chunks WHERE number = ?", (number,)).fetchone()
     return (None, None, None, None) if row == own else own
@@ -133,7 +133,7 @@ class SqlWorkingSets(StoreHandle):
 
     @reads_window
     def live(self, window_id: str) -> list[StoredLiveChunk]:
-        """The live chunks in position order, bit by bit as they were saved."""
+        """The live chunks in position order, exactly as they were saved."""
         with self._db.asking() as db:
             rows = db.execute(
                 """SELECT l.chunk, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said,
@@ -180,7 +180,7 @@ class SqlWorkingSets(StoreHandle):
         brightness: Brightness,
         traces: Traces | None = None,
     ) -> None:
-        """The brightness of these live chunks, one after the other in one array; likewise the traces, if any are kept."""
+        """Save the brightness of these live chunks, concatenated in one array; likewise the traces, if there are any."""
         ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64).tolist()
         size = ends[-1] if ends else 0
         if brightness.shape != (size,) or (traces is not None and traces.shape[1:] != (size,)):
@@ -208,7 +208,7 @@ class SqlWorkingSets(StoreHandle):
 
     @writes_window
     def prune(self, window_id: str, moves: Sequence[ChunkMove], *, now: datetime) -> None:
-        """Prune live chunks, with the brightness they have."""
+        """Prune live chunks, and store their brightness."""
         when = micros(now)
         with self._db.writing() as db:
             db.check_lease(window_id)
@@ -276,7 +276,7 @@ class SqlWorkingSets(StoreHandle):
 
     @writes_window
     def pin(self, window_id: str, key: ChunkKey, *, now: datetime, brightness: float | None = None) -> None:
-        """The chunk stays live until it is unpinned; with `brightness`, all its tokens get that."""
+        """Pin the chunk; with `brightness`, set that of all its tokens."""
         with self._db.writing() as db:
             db.check_lease(window_id)
             start, number, size = _live_row(db, window_id, key)
@@ -300,7 +300,7 @@ class SqlWorkingSets(StoreHandle):
     def store_retokenized(
         self, window_id: str, live: Sequence[LiveChunk], *, tokenizer: str, now: datetime
     ) -> None:
-        """The window reads these live chunks with another tokenizer. The record keeps the tokens they were said with."""
+        """Store the window's own tokens of these live chunks. The record keeps the original tokens."""
         with self._db.writing() as db:
             db.check_lease(window_id)
             fingerprint = tokenizer_id(db, tokenizer)
@@ -360,9 +360,9 @@ class SqlWorkingSets(StoreHandle):
     def resurrectable_chunks(
         self, window_id: str, keys: Iterable[ChunkKey]
     ) -> dict[ChunkKey, ResurrectableChunk]:
-        """Chunks that are not live here, with the brightness they had here if they were pruned here.
+        """Chunks that are not live here, with the brightness they had if they were pruned here.
 
-        In the order asked for; unknown keys are left out. Of a deleted or merged one, `record.gone` is true.
+        In the requested order; unknown keys are left out. For a deleted or merged chunk, `record.gone` is true.
         """
         wanted = list(keys)
         with self._db.asking() as db:
@@ -377,7 +377,7 @@ class SqlWorkingSets(StoreHandle):
 
     @reads_window
     def pruned_positions(self, window_id: str) -> tuple[Numbers, Numbers]:
-        """Starts and sizes in tokens of all pruned chunks, in position order."""
+        """Starts and token counts of all pruned chunks, in position order."""
         with self._db.asking() as db:
             rows = db.execute(
                 "SELECT start, length(brightness) / 4 FROM asleep WHERE window = ? AND gone = 0 ORDER BY start",
@@ -388,7 +388,7 @@ class SqlWorkingSets(StoreHandle):
 
     @reads_window
     def count_pruned(self, window_id: str, after: int, before: int) -> tuple[int, int]:
-        """How many pruned chunks and tokens there are from one position on and before another."""
+        """The number of pruned chunks and tokens from one position on and before another."""
         with self._db.asking() as db:
             chunks, tokens = db.execute(
                 """SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM asleep
@@ -414,7 +414,7 @@ class SqlWorkingSets(StoreHandle):
     def history(
         self, *, window: str | None = None, key: ChunkKey | None = None, limit: int = 100
     ) -> list[ChunkEvent]:
-        """What happened, newest first: of a window, of a chunk, of a chunk in a window, or of all."""
+        """Events, newest first: of a window, of a chunk, of a chunk in a window, or all."""
         if window is not None:
             self.check_reads(window)
         if key is not None:
@@ -444,7 +444,7 @@ class SqlWorkingSets(StoreHandle):
 
     @reads_window
     def window_timeline(self, window_id: str) -> WindowTimeline:
-        """A window's current branch without its words, and all that happened to its chunks."""
+        """A window's current branch without text, and all events of its chunks."""
         events = "('slept', 'woke', 'pinned', 'unpinned')"
         with self._db.reading() as db:
             turns = db.execute(
@@ -483,12 +483,12 @@ class SqlWorkingSets(StoreHandle):
 
 
 def _why(detail: Mapping[str, Json]) -> str:
-    """By whom or why something happened, as far as its detail tells."""
+    """By whom or why something happened, from its detail."""
     return str(detail.get("by") or detail.get("why") or "")
 
 
 def _live_row(db: Connection, window_id: str, key: ChunkKey) -> tuple[int, int, int]:
-    """Start, number and live tokens of a live chunk."""
+    """Start, number and token count of a live chunk."""
     found = _live_rows(db, window_id, [key])
     if key not in found:
         raise UnknownChunk(f"Chunk {key} is not live in window {window_id}.")
@@ -498,7 +498,7 @@ def _live_row(db: Connection, window_id: str, key: ChunkKey) -> tuple[int, int, 
 def _live_rows(
     db: Connection, window_id: str, keys: Sequence[ChunkKey]
 ) -> dict[ChunkKey, tuple[int, int, int]]:
-    """Start, number and live tokens of those of these chunks that are live."""
+    """Start, number and token count of those of these chunks that are live."""
     rows = db.execute(
         """SELECT c.turn, c.chunk, t.role, c.start, c.number, length(l.brightness) / 4
            FROM json_each(?) j CROSS JOIN chunks c JOIN turns t ON t.id = c.turn
@@ -510,7 +510,7 @@ def _live_rows(
 
 
 def _own_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:
-    """As the window reads the chunk, if it has tokens of its own; else as it was said."""
+    """The window's own tokens of the chunk, if it has them; else those that it was stored with."""
     return unpack_runs(
         [
             (row[23], row[24], row[25], len(row[19]) // 4) if row[23] is not None else (*row[15:18], row[5])

@@ -293,12 +293,12 @@ export class App extends Link {
   /** @param {string} key @param {string} [window] */
   prune(key, window = this.store.current) {
     const undo = { label: "Wake it again", act: () => this.#undoPrune(key, window) };
-    return this.#chunkAct(window, key, "prune", "Asleep. It can still wake up when you speak of it.", undo);
+    return this.#chunkAct(window, key, "prune", "Asleep. It wakes up when you speak of it.", undo);
   }
 
   /** Takes a sleep back: the chunk is what it was. @param {string} key @param {string} window */
   async #undoPrune(key, window) {
-    const done = await this.#chunkAct(window, key, "undo-prune", "Awake again, as it was.");
+    const done = await this.#chunkAct(window, key, "undo-prune", "Awake again, as before.");
     if (done && window === this.store.current) this.store.tell("resurrected", key);
   }
 
@@ -406,7 +406,7 @@ export class App extends Link {
       if (live) await this.api.act(window, key, "undo-prune");
       await this.#changed(window);
     });
-    const said = "Noted: it sleeps, and does not wake up for questions like this one.";
+    const said = "Noted: it is asleep, and will not wake up for similar questions.";
     this.toasts.show(said, { label: "Undo", long: true, act: undo });
   }
 

@@ -163,7 +163,7 @@ export class Link {
 
   async #askKey() {
     this.store.setConnection("locked");
-    const wrong = this.preferences.key ? "That key was not right, or is not any more. " : "";
+    const wrong = this.preferences.key ? "That key is wrong, or no longer valid. " : "";
     const key = await this.dialogs.ask({
       title: "This server is locked",
       sentence: `${wrong}Enter the key it was started with, or the one that you were given. ${KEPT}`,

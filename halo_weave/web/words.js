@@ -126,9 +126,9 @@ function readingSentence({ toRead, readSince, readSpeed }, now) {
 /** How the last turn ended, when that is worth a word. @param {string} reason @param {Record<string, any>} [stats] */
 export function ending(reason, { only_thought, nothing_added } = {}) {
   if (nothing_added) return "The model had nothing to add.";
-  if (only_thought) return "The reply ended within its thought: there is no answer. Allow more tokens, or less effort.";
+  if (only_thought) return "The model only thought and wrote no answer. Allow more tokens, or less effort.";
   const endings = {
-    length: "The reply reached its longest length.", context: "The model's context is full.",
+    length: "The reply was cut off at its longest length.", context: "The model's context is full.",
     abort: "Stopped.", error: "The reply ended with an error.",
   };
   return endings[/** @type {keyof typeof endings} */ (reason)] ?? "";
@@ -149,7 +149,7 @@ export function happening(event, detail, text = "") {
     case "cleaned": return "A time stamp at its beginning was removed";
     case "deleted": return "Deleted";
     case "restored": return "Deletion undone";
-    case "reread": return "Read anew for another model";
+    case "reread": return "Tokenized again for another model";
     default: return event;
   }
 }

@@ -61,7 +61,7 @@ def test_what_the_user_wakes_is_pinned_and_unpinned_as_bright_as_it_was(assemble
     weave, window = talked(assembled)
     before = brightness(weave, window)
     weave.chunks.prune(window, KEY)
-    assert weave.chunks.resurrect(window, KEY).woken[0].pinned
+    assert weave.chunks.resurrect(window, KEY).resurrected[0].pinned
     weave.chunks.unpin(window, KEY)
     np.testing.assert_array_equal(brightness(weave, window), before)
 

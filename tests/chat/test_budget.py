@@ -38,7 +38,7 @@ def test_a_conversation_goes_on_in_a_small_context(assembled, context):
         ended = say(weave, window, f"Tell me about ship {number}.")[-1]
         assert ended.reason == "eos"
         assert ended.budget.used <= ended.budget.max_context_tokens
-    assert weave.windows.state(window).asleep_chunks
+    assert weave.windows.state(window).pruned_chunks
 
 
 LONG = {"max_context_tokens": 400, "resurrection_budget": 0}

@@ -75,7 +75,7 @@ def test_what_the_model_has_no_room_for_sleeps_and_wakes_up_when_it_is_spoken_of
     told = said(weave, window, "Keep this.", Document("book.txt", "\n\n".join(pages)))
     assert of(events.MessageStored, told)
     state = weave.windows.state(window)
-    assert state.asleep_chunks > 20
+    assert state.pruned_chunks > 20
     asleep = weave.windows.graveyard(window, limit=1).items[0]
     assert (asleep.record.speaker, asleep.reason["why"]) == ("book.txt", "no room")
     told = said(weave, window, "What broke the lantern?")

@@ -189,7 +189,7 @@ def test_verify_closes_the_gap_that_an_import_once_made(assembled: Assembled, fi
     for number in range(3):
         list(weave.turns.steps(window.id, f"The boat is called number {number}."))
     list(weave.turns.steps(window.id, QUESTION))
-    woken = {one.key: one.woken for one in store.live(window.id) if one.woken}
+    woken = {one.key: one.resurrect_reason for one in store.live(window.id) if one.resurrect_reason}
     assert woken
     before = [one.chunk.text for one in store.chunks(range(100))]
     [finding] = store.verify()
@@ -201,7 +201,7 @@ def test_verify_closes_the_gap_that_an_import_once_made(assembled: Assembled, fi
     stats = store.stats()
     assert (stats.turns, stats.next_turn) == (14, 15)
     assert stats.next_position < 5000
-    again = {one.key: one.woken for one in store.live(window.id) if one.woken}
+    again = {one.key: one.resurrect_reason for one in store.live(window.id) if one.resurrect_reason}
     assert len(again) == len(woken)
     for why in again.values():
         assert store.chunk(ChunkKey.parse(why["hit"])).chunk.text

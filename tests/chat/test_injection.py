@@ -40,7 +40,7 @@ def test_a_users_chunk_brings_its_answer_and_only_the_chunk_itself_is_pinned(tal
     weave, window, keys = talk
     question, answer = keys[0], next(key for key in keys if key.role == "assistant" and not key.chunk_id)
     done = weave.chunks.resurrect(window, question)
-    assert [one.key for one in done.woken] == [question, answer]
+    assert [one.key for one in done.resurrected] == [question, answer]
     now = live(weave, window)
     assert (now[str(question)].pinned, now[str(answer)].pinned) == (True, False)
 
@@ -48,7 +48,7 @@ def test_a_users_chunk_brings_its_answer_and_only_the_chunk_itself_is_pinned(tal
 def test_an_answer_brings_its_question(talk):
     weave, window, keys = talk
     answer = next(key for key in keys if key.role == "assistant" and not key.chunk_id)
-    assert [one.key for one in weave.chunks.resurrect(window, answer).woken] == [answer, keys[0]]
+    assert [one.key for one in weave.chunks.resurrect(window, answer).resurrected] == [answer, keys[0]]
 
 
 @pytest.mark.parametrize("role", ["user", "assistant"])
@@ -58,7 +58,7 @@ def test_a_later_chunk_of_a_turn_brings_the_turns_first_chunk(talk, role):
     other = next(key for key in keys if key.role != role)
     assert len(own) > 1
     done = weave.chunks.resurrect(window, own[-1])
-    assert {one.key for one in done.woken} == {own[-1], own[0], other}
+    assert {one.key for one in done.resurrected} == {own[-1], own[0], other}
     assert [key for key, one in live(weave, window).items() if one.pinned] == [str(own[-1])]
 
 
@@ -72,7 +72,7 @@ def test_what_comes_back_by_hand_makes_room_but_the_newest_exchange_stays(assemb
     newest = {str(turn.chunks[0].chunk.key) for turn in weave.windows.context(window).turns[-2:]}
     assert str(key) not in live(weave, window)
     done = weave.chunks.resurrect(window, key)
-    assert done.slept
+    assert done.pruned
     assert newest <= live(weave, window).keys()
     assert weave.windows.context(window).budget.used <= 260
 

@@ -131,7 +131,9 @@ def test_a_user_can_bring_back_the_talk_too(assembled, toolbox):
     toolbox.tree.save("Keys/Lighthouse", "behind the barometer", now=weave.now())
     key = weave.windows.context(window.id).turns[0].chunks[0].chunk.key
     weave.chunks.prune(window.id, key)
-    assert key in [one.chunk.key for one in weave.memory_tools.inject(window.id, "Keys/Lighthouse").woken]
+    assert key in [
+        one.chunk.key for one in weave.memory_tools.inject(window.id, "Keys/Lighthouse").resurrected
+    ]
     assert weave.windows.context(window.id).turns[0].chunks[0].chunk.key == key
 
 
@@ -145,7 +147,9 @@ def test_what_a_memory_brings_back_stays_within_the_budget(assembled, toolbox):
     chatter(weave, window.id, 15)
     budget = weave.windows.settings(window.id).max_context_tokens
     assert used(weave, window.id) > budget - 40  # it is full
-    assert key in [one.chunk.key for one in weave.memory_tools.inject(window.id, "Keys/Lighthouse").woken]
+    assert key in [
+        one.chunk.key for one in weave.memory_tools.inject(window.id, "Keys/Lighthouse").resurrected
+    ]
     assert used(weave, window.id) <= budget
 
 
@@ -153,7 +157,7 @@ def asked_for(weave, window, way):
     """The talk of a memory is asked for in one of both ways: all that is said of it."""
     if way == "user":
         try:
-            return str(weave.memory_tools.inject(window, "Keys/Lighthouse").woken)
+            return str(weave.memory_tools.inject(window, "Keys/Lighthouse").resurrected)
         except BadInput as error:
             return str(error)
     weave.engine.replies += ['<tool>inject_memory("Keys/Lighthouse")</tool>', "Now I remember."]
@@ -197,8 +201,8 @@ def test_bringing_back_the_talk_of_a_memory_keeps_the_newest_exchange(assembled,
         for one in turn.chunks:
             weave.runtime.store.save_brightness(window, [one.chunk], np.zeros(len(one.chunk), np.float32))
     done = weave.memory_tools.inject(window, "Keys/Lighthouse")
-    assert done.woken
-    assert done.slept
+    assert done.resurrected
+    assert done.pruned
     assert [turn.turn_id for turn in weave.windows.context(window).turns][-2:] == [
         question.turn_id,
         answer.turn_id,
@@ -257,7 +261,7 @@ def test_what_a_memory_brings_back_says_so(assembled, toolbox):
     toolbox.tree.save("Keys/Lighthouse", "hangs", now=weave.now())
     window = weave.windows.create("one", settings={**SMALL, "memory_tree_in_prompt": False})
     done = weave.memory_tools.inject(window.id, "Keys/Lighthouse")
-    assert done.slept == ()
+    assert done.pruned == ()
     seen = weave.windows.context(window.id).turns[0].chunks[0]
-    assert seen.woken["by"] == "memory"
-    assert done.woken[0].chunk.key == seen.chunk.key
+    assert seen.resurrect_reason["by"] == "memory"
+    assert done.resurrected[0].chunk.key == seen.chunk.key

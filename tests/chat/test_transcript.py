@@ -27,12 +27,12 @@ def talked(folder: Path) -> tuple[Weave, str, list[events.TurnEvent]]:
 def test_a_reply_is_stored_with_what_woke_up_for_it(tmp_path: Path) -> None:
     weave, window, turn = talked(tmp_path)
     spoken = of(events.ReplyStored, turn)[0]
-    (woken,) = [one for one in spoken.remembered if one.woken]
+    (woken,) = [one for one in spoken.remembered if one.resurrect_reason]
     assert woken.key == ChunkKey(1, 0, Role.USER)
     assert woken.text == "My dog is called Bruno."
     assert (woken.window, woken.window_name, woken.speaker) == (window, "one", "User")
     assert woken.share > 0.4
-    assert "bruno" in woken.woken["words"]
+    assert "bruno" in woken.resurrect_reason["words"]
     weave.close()
     again = opened(tmp_path)
     turns = {one.turn_id: one for one in again.windows.context(window).turns}

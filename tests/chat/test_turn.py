@@ -85,7 +85,7 @@ def test_a_pruned_chunk_returns_to_its_place_when_the_question_is_about_it(assem
     assert first.computed or first.restored
     context = weave.windows.context(window.id)
     assert context.turns[0].chunks[0].chunk.key == key  # it was said first, and stands first again
-    assert context.turns[0].chunks[0].woken["words"] == ["key", "lighthouse"]
+    assert context.turns[0].chunks[0].resurrect_reason["words"] == ["key", "lighthouse"]
     assert FACT in spoken_prompt(weave, window.id)
     list(turn)
 

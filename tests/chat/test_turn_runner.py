@@ -127,7 +127,11 @@ def test_what_wakes_up_says_what_still_sleeps_before_it(assembled):
     assert chunks[8].key in woken
     assert context.gaps.whole.chunks == 7 - len(woken)
     for key, one in woken.items():
-        assert (one.gap, one.pinned, one.woken) == (seen[key].gap, seen[key].pinned, seen[key].woken)
+        assert (one.gap, one.pinned, one.resurrect_reason) == (
+            seen[key].gap,
+            seen[key].pinned,
+            seen[key].resurrect_reason,
+        )
     assert any(one.gap for one in woken.values())
 
 

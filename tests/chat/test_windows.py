@@ -341,7 +341,7 @@ def test_a_user_can_pin_put_to_sleep_and_wake(assembled):
     assert weave.chunks.why(window.id, key).history[0].detail["why"] == "by the user"
     assert not weave.chunks.why(window.id, key).live
     woken = weave.chunks.resurrect(window.id, key)
-    assert woken.woken[0].chunk.text == FACT
+    assert woken.resurrected[0].chunk.text == FACT
     seen = weave.windows.context(window.id).turns[0].chunks[0]
     assert seen.pinned
     assert np.all(seen.brightness == 10_000)
@@ -509,7 +509,7 @@ def test_deleting_the_newest_exchange_gives_back_all_that_was_said_also_what_sle
     back = {one.chunk.key: one for turn in weave.windows.context(window.id).turns for one in turn.chunks}
     assert first in back
     assert second not in back  # it slept before
-    assert back[first].woken is None  # its deletion was taken back: it never slept
+    assert back[first].resurrect_reason is None  # its deletion was taken back: it never slept
 
 
 def test_when_nothing_fits_the_user_is_told_what_takes_the_room(assembled):

@@ -15,11 +15,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from halo_weave.app import Options, build_weave
+from halo_weave.app import ENGINES, Options, build_weave
 from halo_weave.cli.chat import Chat, first_window
 from halo_weave.cli.terminal import brightness_range, coloured_chunk, json_line, printable
 from halo_weave.core.tokens import Tokens
-from halo_weave.engines import ENGINES
 from halo_weave.errors import ModelNotFound
 from halo_weave.state_file import remembered_model
 

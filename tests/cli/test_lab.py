@@ -112,7 +112,7 @@ def test_a_captured_window_is_found_by_its_name(tmp_path: Path) -> None:
     talked = Talked(tmp_path, {"strategy": "use_and_surprise"})
     talked.weave.close()
     told = json.loads(run("replay", "one", "--data", tmp_path, "--json"))
-    assert [one["key"] for one in told["pruned"]] == [str(key) for turn in talked.slept for key, _ in turn]
+    assert [one["key"] for one in told["pruned"]] == [str(key) for turn in talked.pruned for key, _ in turn]
 
 
 @pytest.mark.parametrize("by", ["the program", "the command"])

@@ -30,7 +30,7 @@ class Opened(HashingEmbedder):
 @pytest.fixture
 def memory(tmp_path, monkeypatch):
     """A folder with a memory of ten chunks; MiniLM's place is taken by an embedder that needs no file."""
-    monkeypatch.setattr(commands, "open_embedder", lambda path: Opened(name=str(path or "standard")))
+    monkeypatch.setattr(commands, "open_local_embedder", lambda path: Opened(name=str(path or "standard")))
     monkeypatch.setattr(commands.catalogue, "ensure", lambda entry, progress: None)
     with SqliteStore(memory_file(tmp_path)) as store:
         talk(store, store.create_window("first", now=NOW, user_name="Grace", ai_name="Iris").id)
@@ -149,7 +149,7 @@ def test_an_embedder_that_is_not_there_leaves_the_words(memory, monkeypatch):
     def missing(path):
         raise ModelNotFound("There is no embedder. Try: halo-weave pull")
 
-    monkeypatch.setattr(commands, "open_embedder", missing)
+    monkeypatch.setattr(commands, "open_local_embedder", missing)
     shown = run("search", "violin", "--data", str(memory))
     assert "Ada plays the violin" in shown.stdout
     assert "Try: halo-weave pull. Words alone serve." in shown.stderr

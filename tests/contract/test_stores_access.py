@@ -105,6 +105,16 @@ def test_a_shared_window_may_be_read_and_only_with_leave_written(store, people, 
             bob.delete([key], now=NOW)
 
 
+def test_a_chat_name_does_not_lead_to_a_window_that_is_shared_no_more(store, people):
+    window, *_, bob = people
+    owner, person = store.window(window).owner, bob.access.person
+    store.share(owner, window, person, writes=True, now=NOW)
+    store.with_access(store.access_of(person)).name_chat("theirs", window)
+    assert store.with_access(store.access_of(person)).chat_window("theirs") == window
+    store.unshare(owner, window, person)
+    assert store.with_access(store.access_of(person)).chat_window("theirs") is None
+
+
 # For each method that checks in its own body: a call with Ann's ids, and what Bob gets.
 CHECKED = {
     "remembered": (lambda s, w, t, k: s.remembered([t + 1]), {}),

@@ -122,7 +122,7 @@ def test_figures(store, window):
     assert (stats.turns, stats.chunks, stats.tokens, stats.deleted_chunks, stats.windows) == (4, 4, 6, 1, 1)
     assert (stats.next_turn, stats.next_position) == (5, 400)
     figures = store.window_stats(window)
-    assert (figures.live_chunks, figures.live_tokens, figures.asleep_chunks) == (3, 3, 0)
+    assert (figures.live_chunks, figures.live_tokens, figures.pruned_chunks) == (3, 3, 0)
 
 
 def test_clearing_needs_a_word_and_ids_start_over(store, window):

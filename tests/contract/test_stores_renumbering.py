@@ -115,7 +115,7 @@ def test_a_snapshot_and_its_versions_name_the_same_words_under_new_ids(told, oth
 
 def test_why_a_chunk_woke_names_the_same_hit_under_new_ids(told, other, load):
     load(other, exported(told))
-    live = {one.key: one.woken for one in other.live(told.windows()[0].id)}
+    live = {one.key: one.resurrect_reason for one in other.live(told.windows()[0].id)}
     assert live[user(5)] == {"part": "hit", "hit": "5.0.user"}
     assert live[assistant(6)] == {"part": "answer", "hit": "5.0.user"}
     assert hits(other, user(5)) == hits(other, assistant(6)) == ["5.0.user"]
@@ -125,7 +125,7 @@ def test_what_was_deleted_while_awake_is_undeleted_with_its_hit_under_new_ids(to
     told.delete([assistant(4)], now=NOW)
     load(other, exported(told))
     other.undelete([assistant(6)], now=NOW)
-    live = {one.key: one.woken for one in other.live(told.windows()[0].id)}
+    live = {one.key: one.resurrect_reason for one in other.live(told.windows()[0].id)}
     assert live[assistant(6)] == {"part": "answer", "hit": "5.0.user"}
 
 
@@ -156,7 +156,7 @@ def test_a_key_of_a_turn_that_is_not_in_the_file_names_nobody(told, other, load)
     assert entry.vectors.tobytes() == unit_vectors(2).tobytes()
     assert old.snapshot == (kept(None, "question 0"),)
     assert other.chunk(assistant(4)).chunk.text == "answer 1"
-    live = {one.key: one.woken for one in other.live(told.windows()[0].id)}
+    live = {one.key: one.resurrect_reason for one in other.live(told.windows()[0].id)}
     assert live[assistant(4)] == {"part": "answer"}
     assert hits(other, assistant(4)) == [None]
 

@@ -70,7 +70,7 @@ def test_a_pruned_chunk_keeps_its_brightness_and_why_it_slept(store, window):
     assert live_keys(store, window) == [assistant(ids.assistant_turn)]
     asleep = sleeping(store, window, user(ids.user_turn))
     assert asleep.brightness.tobytes() == bright.tobytes()
-    assert (asleep.peak, asleep.slept) == (9.0, NOW)
+    assert (asleep.peak, asleep.pruned_at) == (9.0, NOW)
     assert asleep.reason == {"why": "dimmest", "rivals": 3}
 
 
@@ -81,8 +81,8 @@ def test_prune_then_wake_is_the_identity_on_brightness(store, window):
     wake(store, window, user(ids.user_turn), part="hit", similarity=0.7)
     after = store.live(window)
     assert [item.brightness.tobytes() for item in after] == [item.brightness.tobytes() for item in before]
-    assert after[0].woken == {"part": "hit", "similarity": 0.7}
-    assert after[1].woken is None
+    assert after[0].resurrect_reason == {"part": "hit", "similarity": 0.7}
+    assert after[1].resurrect_reason is None
     assert sleeping(store, window, user(ids.user_turn)) is None
 
 
@@ -279,7 +279,7 @@ def test_the_graveyard_comes_by_page(store, sleepers):
     ("sort", "value"),
     [
         ("position", lambda item: item.record.chunk.start),
-        ("slept", lambda item: item.slept),
+        ("slept", lambda item: item.pruned_at),
         ("peak", lambda item: item.peak),
         ("tokens", lambda item: len(item.record.chunk)),
     ],
@@ -450,7 +450,7 @@ def test_what_is_undeleted_is_in_every_window_what_it_was(store, window):
 
     def state():
         return [
-            [(one.key, one.pinned, one.brightness.tolist(), one.woken) for one in store.live(each)]
+            [(one.key, one.pinned, one.brightness.tolist(), one.resurrect_reason) for one in store.live(each)]
             for each in windows
         ], [[one.key for one in store.graveyard(each).items] for each in windows]
 

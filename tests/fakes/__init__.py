@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from halo_weave.app import EMBEDDERS
-from halo_weave.engines import ENGINES
+from halo_weave.app import EMBEDDERS, ENGINES
 from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.fakes.scripted_engine import ScriptedEngine
 

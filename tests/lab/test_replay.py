@@ -56,8 +56,8 @@ class Talked:
         )
         chosen = {**SMALL, "tools": "off", "max_context_tokens": 170, "capture": "retrieval", **settings}
         self.window = self.weave.windows.create("one", settings=chosen).id
-        self.slept: list[list[tuple[ChunkKey, float]]] = []
-        self.woken: list[ChunkKey] = []
+        self.pruned: list[list[tuple[ChunkKey, float]]] = []
+        self.resurrected: list[ChunkKey] = []
         self.uses: list[dict[ChunkKey, float]] = []
         for text in says:
             self.say(text)
@@ -65,11 +65,11 @@ class Talked:
     def say(self, text: str) -> None:
         turn = list(self.weave.turns.steps(self.window, text))
         asleep = [one for event in of(events.ChunksPruned, turn) for one in event.chunks]
-        self.woken += [one.key for event in of(events.ChunksResurrected, turn) for one in event.chunks]
+        self.resurrected += [one.key for event in of(events.ChunksResurrected, turn) for one in event.chunks]
         self.uses += [
             {one.key: one.share for one in spoken.use.chunks} for spoken in of(events.ReplyStored, turn)
         ]
-        self.slept.append([(one.key, one.brightness) for one in asleep])
+        self.pruned.append([(one.key, one.brightness) for one in asleep])
 
     @property
     def recording(self) -> StoredCapture:
@@ -77,17 +77,17 @@ class Talked:
 
 
 def asleep(done: ReplayResult, turns: int) -> list[list[tuple[ChunkKey, float]]]:
-    return [[(one.key, one.brightness) for one in done.slept if one.turn == i] for i in range(turns)]
+    return [[(one.key, one.brightness) for one in done.pruned if one.turn == i] for i in range(turns)]
 
 
 @pytest.mark.parametrize("strategy", ["use_and_surprise", "magnitude_voting", "cumulative", "surprise"])
 def test_a_replay_puts_to_sleep_what_fell_asleep_live(tmp_path: Path, strategy: str) -> None:
     talked = Talked(tmp_path, {"strategy": strategy})
     talked.weave.close()
-    assert sum(map(len, talked.slept)) >= 4
+    assert sum(map(len, talked.pruned)) >= 4
     done = replay(talked.recording)
-    assert asleep(done, len(TOLD)) == talked.slept
-    assert [key for _, key in done.woken] == talked.woken
+    assert asleep(done, len(TOLD)) == talked.pruned
+    assert [key for _, key in done.resurrected] == talked.resurrected
 
 
 def test_a_replay_finds_the_same_sources_of_each_reply(tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ def test_another_strategy_or_budget_acts_otherwise_on_the_same_capture(tmp_path:
     talked = Talked(tmp_path, {"strategy": "use_and_surprise"})
     talked.weave.close()
     same, other = replay(talked.recording), replay(talked.recording, strategy="first_in_first_out")
-    ages = [one.turn - i for i, one in enumerate(other.slept)]
+    ages = [one.turn - i for i, one in enumerate(other.pruned)]
     assert ages
     assert asleep(other, len(TOLD)) != asleep(same, len(TOLD))
-    assert not replay(talked.recording, budget=0).slept
-    assert len(replay(talked.recording, budget=120).slept) > len(same.slept)
+    assert not replay(talked.recording, budget=0).pruned
+    assert len(replay(talked.recording, budget=120).pruned) > len(same.pruned)
 
 
 def test_a_capture_at_a_large_budget_tells_what_is_done_at_a_small_one(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_a_capture_at_a_large_budget_tells_what_is_done_at_a_small_one(tmp_path:
         talked = Talked(tmp_path / name, settings)
         talked.weave.close()
         if name == "large":
-            assert not sum(map(len, talked.slept))
+            assert not sum(map(len, talked.pruned))
             done = replay(talked.recording, budget=170)
-    assert sum(map(len, talked.slept)) > 3
-    assert asleep(done, len(TOLD)) == talked.slept
+    assert sum(map(len, talked.pruned)) > 3
+    assert asleep(done, len(TOLD)) == talked.pruned
 
 
 def test_what_the_user_does_between_turns_is_replayed(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_what_the_user_does_between_turns_is_replayed(tmp_path: Path) -> None:
     for text in ("One more thing about rain.", "And one about snow and the mountains."):
         talked.say(text)
     talked.weave.close()
-    assert asleep(replay(talked.recording), 8) == talked.slept
+    assert asleep(replay(talked.recording), 8) == talked.pruned
 
 
 def test_a_capture_goes_on_after_a_restart_and_ends_at_its_size(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_reply_that_ended_because_of_its_length_offers_to_be_continued(house, 
     house.replies.append("one two three four")
     say(page, "Count.")
     settled(page)
-    expect(further).to_contain_text("The reply reached its longest length.")
+    expect(further).to_contain_text("The reply was cut off at its longest length.")
     page.reload()
     expect(further).to_be_visible()
     house.ask("PATCH", f"/windows/{window}", json={"settings": {"max_new_tokens": 64}})

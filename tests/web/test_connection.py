@@ -97,7 +97,7 @@ def test_a_server_restarted_in_the_middle_of_a_reply_shows_what_was_stored(house
 
 def test_without_windows_the_page_offers_to_open_one(house, show):
     page = show()
-    expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+    expect(page.locator(".empty")).to_contain_text("One endless conversation")
     page.locator(".empty").get_by_role("button", name="New window").click()
     expect(page.locator(".empty")).to_contain_text("Say something.")
     assert len(house.ask("GET", "/windows")["windows"]) == 1
@@ -123,7 +123,7 @@ def test_a_missing_model_is_said_with_what_to_do(tmp_path, tabs):
         expect(page.get_by_role("button", name="Send")).to_be_disabled()
         house.service._assemble = house.scripted
         page.get_by_role("button", name="Try again").click()
-        expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+        expect(page.locator(".empty")).to_contain_text("One endless conversation")
     finally:
         house.stop()
 
@@ -144,7 +144,7 @@ def test_a_model_that_is_being_loaded_is_waited_for(tmp_path, tabs):
         expect(page.locator(".empty")).to_contain_text("The model is being loaded")
         expect(page.locator(".empty")).to_contain_text("30 %")
         ready.set()
-        expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+        expect(page.locator(".empty")).to_contain_text("One endless conversation")
     finally:
         ready.set()
         house.stop()
@@ -157,7 +157,7 @@ def test_a_page_that_finds_no_server_waits_for_it(house, tabs):
     page.reload()
     expect(page.locator(".empty")).to_contain_text("The server cannot be reached")
     page.unroute("**/api/**")
-    expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+    expect(page.locator(".empty")).to_contain_text("One endless conversation")
 
 
 def test_a_locked_server_asks_for_its_key_once(tmp_path, tabs):
@@ -317,7 +317,7 @@ def test_a_wrong_key_is_called_wrong(tmp_path, tabs):
         expect(dialog).to_contain_text("That key was not right")
         dialog.get_by_label("Key").fill(house.key)
         dialog.get_by_role("button", name="Unlock").click()
-        expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+        expect(page.locator(".empty")).to_contain_text("One endless conversation")
     finally:
         house.stop()
 
@@ -330,4 +330,4 @@ def test_without_a_connection_nothing_seems_at_work(house, show):
     page.evaluate("app.store.setConnection('lost', Date.now() + 60_000)")
     expect(page.locator(".banner")).to_be_visible()
     expect(page.locator("#rail .pulse")).to_be_hidden()
-    assert page.locator(".dot").evaluate("one => getComputedStyle(one).backgroundColor") != green
+    expect(page.locator(".dot")).not_to_have_css("background-color", green)

@@ -20,8 +20,8 @@ def test_everything_is_embedded_anew_with_its_progress(tmp_path, tabs):
         house.say(window, "My cat is called Mochi.", "Noted.")
         page = tabs.open(f"{house.address}/#/w/{window}")
         drawer = panel(page, "Settings")
-        drawer.get_by_role("button", name="Embed everything anew").click()
-        toast(page, "Everything is embedded anew.")
+        drawer.get_by_role("button", name="Embed everything again").click()
+        toast(page, "Everything was embedded again.")
         assert house.ask("GET", "/reindex")["state"] == "idle"
     finally:
         house.stop()
@@ -40,7 +40,7 @@ def test_a_long_embedding_shows_how_far_it_is(house, show):
     drawer = panel(page, "Settings")
     expect(drawer).to_contain_text("Embedding with mini: 250 of 1,000 chunks")
     expect(drawer.get_by_role("progressbar", name="Embedding")).to_have_attribute("max", "1000")
-    toast(page, "Everything is embedded anew.")
+    toast(page, "Everything was embedded again.")
 
 
 def test_another_embedder_is_chosen_and_the_page_shows_how_far_it_is(tmp_path, tabs, monkeypatch):
@@ -61,8 +61,8 @@ def test_another_embedder_is_chosen_and_the_page_shows_how_far_it_is(tmp_path, t
         choice = drawer.get_by_label("Embedding model")
         choice.select_option(label="nomic-embed-text v1.5")
         expect(drawer).to_contain_text("twelve times the work")
-        drawer.get_by_role("button", name="Embed everything anew").click()
-        toast(page, "Everything is embedded anew.")
+        drawer.get_by_role("button", name="Embed everything again").click()
+        toast(page, "Everything was embedded again.")
         expect(drawer).to_contain_text("other 0123. Everything is embedded.")
         assert house.ask("GET", "/status")["embedder"]["model"] == "other 0123"
     finally:

@@ -28,7 +28,7 @@ def test_a_window_is_answered_by_another_machine_and_says_so(house, cellar, tabs
     window = house.window(timestamps=False, max_new_tokens=60)
     page = tabs.open(f"{house.address}/#/w/{window}")
     part = engines(page)
-    expect(part).to_contain_text("words stay on this machine")
+    expect(part).to_contain_text("text stays on this machine")
     part.get_by_label("Name").fill("cellar")
     part.get_by_label("Kind").select_option("kobold")
     part.get_by_label("Address").fill(cellar.address)
@@ -57,7 +57,7 @@ def test_words_that_would_leave_this_machine_are_announced_above_the_conversatio
     expect(part.locator("[data-name=hosted]")).to_contain_text("with a key")
     assert "s3cret" not in page.content()
     part.get_by_role("button", name="Use in this window: hosted").click()
-    expect(part).to_contain_text("words are sent to far.example")
+    expect(part).to_contain_text("text is sent to far.example")
     expect(part).to_contain_text("only what was said in this window")
     expect(badge).to_have_text("→ far.example")
 
@@ -72,7 +72,7 @@ def test_a_window_goes_there_and_back_with_its_memory_and_says_where_its_words_g
     part.get_by_label("Address").fill(cellar.address)
     part.get_by_role("button", name="Add").click()
     part.get_by_role("button", name="Use in this window: cellar").click()
-    expect(part.locator(".engine-where")).to_contain_text("cellar answers here; words stay on this machine")
+    expect(part.locator(".engine-where")).to_contain_text("cellar answers here; text stays on this machine")
     read = heard(cellar)
     say(page, "What about the parrot?")
     assert "My parrot is called Kiwi." in read[-1]
@@ -143,12 +143,12 @@ def test_only_what_a_kind_of_engine_needs_is_asked_for(house, tabs):
     page = tabs.open(f"{house.address}/#/w/{house.window()}")
     part = engines(page)
     for kind, shown_fields in (
-        ("openai", {"Address", "Model, as the server knows it", "Key", "Shadow model"}),
+        ("openai", {"Address", "Name of the model on the server", "Key", "Shadow model"}),
         ("kobold", {"Address", "Key"}),
-        ("llama", {"Model, as the server knows it"}),
+        ("llama", {"Name of the model on the server"}),
     ):
         part.get_by_label("Kind").select_option(kind)
-        for name in ("Address", "Model, as the server knows it", "Key", "Shadow model"):
+        for name in ("Address", "Name of the model on the server", "Key", "Shadow model"):
             field = part.get_by_label(name, exact=True)
             expect(field).to_be_visible() if name in shown_fields else expect(field).to_be_hidden()
 

@@ -64,7 +64,7 @@ def test_memory_is_exported_cleared_and_imported_with_its_numbers(house, show, t
     expect(clear).to_be_disabled()
     dialog.get_by_label("Confirm").fill("delete everything")
     clear.click()
-    expect(page.locator(".empty")).to_contain_text("One conversation without an end")
+    expect(page.locator(".empty")).to_contain_text("One endless conversation")
     assert house.ask("GET", "/status")["memory"]["chunks"] == 0
     drawer.get_by_label("File to import").set_input_files(file)
     toast(page, "Imported 2 turns, 2 chunks")

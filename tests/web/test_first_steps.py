@@ -22,7 +22,7 @@ FACT = "My cat is called Mochi, and she loves salmon."
 
 def pruned_first_steps(page):
     """The prepared conversation, cut to half of its size; returns the line above the box."""
-    page.get_by_role("button", name="Show me, in three steps").click()
+    page.get_by_role("button", name="Try the one-minute demo").click()
     steps = page.locator(".steps")
     expect(steps).to_contain_text("1 of 3.")
     expect(page.locator("article", has_text=FACT)).to_be_visible()

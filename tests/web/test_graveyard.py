@@ -172,7 +172,7 @@ def test_the_graveyard_is_sorted_and_filtered(house, show):
     expect(drawer.get_by_role("status")).to_have_text("1 chunk found")
     expect(drawer.locator(".grave")).to_have_count(1)
     drawer.get_by_label("Filter by text").fill("no such words")
-    expect(drawer).to_contain_text("Nothing that sleeps fits this filter.")
+    expect(drawer).to_contain_text("No sleeping passage matches this filter.")
 
 
 def test_a_long_graveyard_keeps_only_the_rows_near_the_view(house, show):

@@ -41,7 +41,7 @@ def test_a_slider_shows_what_slept_and_woke_at_each_turn(house, show):
     expect(drawer.locator(".replay-changes")).to_contain_text("Fell asleep: 1")
     drawer.locator(".replay-changes button").click()
     expect(chunk(page, "1.0.user")).to_be_focused()
-    expect(drawer.locator(".replay")).to_contain_text("known only of turns that were captured")
+    expect(drawer.locator(".replay")).to_contain_text("known only for captured turns")
 
 
 def test_the_replay_plays_by_itself_and_stops_at_the_end(house, show):
@@ -60,7 +60,7 @@ def test_a_window_is_captured_compared_and_watched(house, show):
     window = house.window(max_context_tokens=300, min_chunk_tokens=8, timestamps=False, resurrection_budget=0)
     page = show(window)
     drawer = panel(page, "Lab")
-    expect(drawer).to_contain_text("Nothing was captured of this window yet.")
+    expect(drawer).to_contain_text("Nothing of this window was captured yet.")
     drawer.get_by_label("Capture this window").select_option("mean")
     page.wait_for_function("() => app.store.window.effective.capture === 'mean'")
     for number in range(6):

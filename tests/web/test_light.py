@@ -150,7 +150,7 @@ def test_nothing_is_said_under_an_answer_that_used_no_memory(house, show):
     expect(page.locator(".turn.assistant .text")).to_contain_text("A lovely name.")
     expect(page.locator(".turn.assistant .remembered")).to_have_text("")
     page.locator(".turn.assistant .text span").first.hover()
-    expect(page.locator(".chips")).to_contain_text("nothing in particular")
+    expect(page.locator(".chips")).to_contain_text("no particular source")
 
 
 def test_what_was_pasted_in_the_same_message_is_a_source_of_the_answers_words(house, show):
@@ -215,7 +215,7 @@ def test_a_wrong_memory_sleeps_and_does_not_wake_for_such_a_question_again(house
     line = page.locator(".turn.assistant .remembered").last
     line.locator("summary").click()
     line.get_by_role("button", name="Wrong memory").click()
-    toast(page, "does not wake up for questions like this one")
+    toast(page, "will not wake up for similar questions")
     expect(chunk(page, "1.0.user")).to_have_count(0)
     house.say(window, "What is my cat called?", "I still do not know.")
     assert "1.0.user" not in [one["key"] for turn in house.context(window)["turns"] for one in turn["chunks"]]
@@ -246,6 +246,6 @@ def test_before_the_model_is_calibrated_an_answer_does_not_claim_that_it_used_no
     house.replies.append("She is Mochi.")
     say(page, "What is my cat called?")
     line = page.locator(".turn.assistant .remembered").last
-    expect(line.locator("summary")).to_have_text("Woke 1 memory; what was used of them is not known")
+    expect(line.locator("summary")).to_have_text("Woke 1 memory; which of them it used is not known")
     line.locator("summary").click()
     expect(line.locator("li")).to_contain_text("not known whether it was used")

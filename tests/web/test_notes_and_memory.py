@@ -26,7 +26,7 @@ def test_notes_and_memories_take_plain_words_and_fields(house, show):
     drawer.get_by_role("button", name="Edit").click()
     drawer.get_by_label("Content").fill("She loves salmon.")
     drawer.get_by_role("button", name="New entry").click()
-    question = page.get_by_role("dialog", name="Leave what you wrote?")
+    question = page.get_by_role("dialog", name="Discard your changes?")
     question.get_by_role("button", name="Cancel").click()
     drawer.get_by_role("button", name="Save").click()
     page.wait_for_function("() => document.querySelector('#drawer .json')?.textContent.includes('salmon')")
@@ -261,10 +261,10 @@ def test_notes_are_checked_and_saved(house, show):
     expect(drawer.get_by_role("alert")).to_contain_text("line 2")
     expect(save).to_be_disabled()
     field.fill("[1, 2]")
-    expect(drawer.get_by_role("alert")).to_contain_text("Notes have names")
+    expect(drawer.get_by_role("alert")).to_contain_text("Notes need names")
     expect(save).to_be_disabled()
     field.fill("gold")
-    expect(drawer.get_by_role("alert")).to_contain_text("Notes have names")
+    expect(drawer.get_by_role("alert")).to_contain_text("Notes need names")
     expect(save).to_be_disabled()
     field.fill("bell: silver\nlamps: 3")
     save.click()
@@ -301,7 +301,7 @@ def test_structured_memory_is_read_edited_restored_and_deleted(house, show):
     drawer.get_by_role("button", name="Delete…").click()
     expect(page.get_by_role("dialog")).to_contain_text("this entry and the entry below it")
     page.get_by_role("dialog").get_by_role("button", name="Delete").click()
-    expect(drawer).to_contain_text("Nothing is kept yet.")
+    expect(drawer).to_contain_text("Nothing is saved yet.")
     assert house.ask("GET", "/memory")["children"] == []
 
 

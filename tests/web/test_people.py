@@ -176,7 +176,7 @@ def test_someone_who_may_only_read_is_shown_nothing_that_the_server_refuses(hous
     drawer = panel(bob, "Settings")
     expect(drawer.get_by_role("radio", name="This window")).to_be_disabled()
     expect(drawer.get_by_role("button", name="Export")).to_be_visible()
-    for name in ("Import…", "Clear…", "Embed everything anew"):
+    for name in ("Import…", "Clear…", "Embed everything again"):
         expect(drawer.get_by_role("button", name=name)).to_have_count(0)
     drawer = panel(bob, "Models")
     expect(drawer).to_contain_text("In use")

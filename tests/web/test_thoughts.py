@@ -46,4 +46,4 @@ def test_a_reply_without_an_answer_says_so(house, show):
     page = show(house.window(max_new_tokens=8))
     house.replies.append(reply)
     say(page, "Hello.")
-    expect(page.locator("body")).to_contain_text("The reply ended within its thought")
+    expect(page.locator("body")).to_contain_text("The model only thought and wrote no answer")

@@ -233,4 +233,4 @@ def test_the_system_prompt_stands_above_the_context_as_the_model_reads_it(house,
     fold.locator("summary").click()
     expect(fold.locator("pre")).to_contain_text("You are a keeper.")
     page.locator(".budget-more summary").click()
-    expect(page.locator(".budget-words")).to_contain_text("what the model is always told")
+    expect(page.locator(".budget-words")).to_contain_text("what the model always reads")

@@ -1,4 +1,4 @@
-"""Tool calls in a reply: detect them, parse them, and write their results."""
+"""Tool calls in a reply, in our own format and in that of the chat template: detect them, parse them, write their results."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from halo_weave.chat.prompt import PromptBuilder
+from halo_weave.chat.reply import ReplyKind, generation_prompt
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.core.validation import MAX_JSON_DEPTH, is_shallow
+from halo_weave.engines.base import Engine
+from halo_weave.engines.templates.messages import ChatMessage, NativeCall
+from halo_weave.engines.templates.tool_calls import PROBE_CALL, ToolCallReader, ToolCallSplitter
 from halo_weave.errors import BadInput
 
-Json = Any  # what json.loads gives
+Json = Any  # a value that json.loads returns
 
 SPACE = re.compile(r"\s*")
 NUMBER = re.compile(r"[+-]?(?:\d+(?:_\d+)*(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
@@ -23,11 +29,11 @@ HEX = {"x": 2, "u": 4, "U": 8}
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0", "\n": ""}
 WORDS = {"true": True, "True": True, "false": False, "False": False}
 WORDS_FOR_NOTHING = ("null", "None", "undefined")
-DIGITS = 300  # more is no number anyone wrote on purpose
+DIGITS = 300  # longer numbers are not meant as numbers
 
 
 class LiteralReader:
-    """Reads literals out of a text, from left to right."""
+    """Reads literals from a text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -37,7 +43,7 @@ class LiteralReader:
     # Arguments of a call
 
     def arguments(self) -> tuple[list[Json], dict[str, Json]]:
-        """`(1, "a", key=2)`, with `=` or `:` after a key; from the opening parenthesis to the closing one."""
+        """Read `(1, "a", key=2)`, with `=` or `:` after a key, up to the closing parenthesis."""
         self._expect("(")
         places: list[Json] = []
         named: dict[str, Json] = {}
@@ -98,7 +104,7 @@ class LiteralReader:
         return number
 
     def _list(self, depth: int) -> Json:
-        """A list; a tuple is one too, and a value in parentheses is itself."""
+        """Read a list. A tuple is one, too; a single value in parentheses is the value itself."""
         closing = {"[": "]", "(": ")"}[self.text[self.at]]
         self.at += 1
         values = [self.value(depth + 1) for _ in self._items(closing)]
@@ -114,14 +120,14 @@ class LiteralReader:
         return found
 
     def _items(self, closing: str) -> Iterator[None]:
-        """Once for each item, which the caller reads; commas stand between them, and may stand after the last."""
+        """Yield once for each item, which the caller reads; items are separated by commas, and one may follow the last."""
         comma = True
         while not self._skip(closing):
             if not comma:
                 raise self._broken(f"a comma or {closing} is missing")
             yield
             comma = self._skip(",")
-        self._comma = comma  # whether one stood after the last
+        self._comma = comma  # whether a comma follows the last item
 
     def _key(self) -> str:
         start = self._space()
@@ -134,7 +140,7 @@ class LiteralReader:
         return name.group()
 
     def _strings(self) -> str:
-        """One string, or several that stand side by side, as in Python."""
+        """Read one string, or several adjacent ones, as in Python."""
         text = self._string()
         while self.text[self._space() : self.at + 1] in ('"', "'") and self.at < len(self.text):
             text += self._string()
@@ -158,7 +164,7 @@ class LiteralReader:
                 parts.append(self.text[self.at])
                 self.at += 1
         self.at += len(mark)
-        # Two escapes may be the halves of one character; one half alone cannot be stored.
+        # Two escapes may be a surrogate pair; a single surrogate cannot be stored.
         return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
     def _escape(self) -> str:
@@ -203,7 +209,7 @@ class LiteralReader:
 
 
 def json_size(value: Json) -> int:
-    """Bytes of a value as compact JSON. What JSON cannot hold, or is nested too deeply, is refused."""
+    """Bytes of a value as compact JSON. Raises an error if JSON cannot hold it, or if it is nested too deeply."""
     if not is_shallow(value):
         raise BadInput(f"This is nested more than {MAX_JSON_DEPTH} deep, so it cannot be kept.")
     try:
@@ -215,7 +221,7 @@ def json_size(value: Json) -> int:
 CONTEXT_TOKENS = 1000
 RECENCY_BIAS = 0.3
 CONTEXT_LIMIT = 8000
-_NEEDED = object()  # stands where a parameter has no default
+_NEEDED = object()  # marks a parameter without a default
 
 # Each tool's parameters in their order, with their defaults.
 TOOLS: Mapping[str, Mapping[str, Any]] = {
@@ -232,20 +238,20 @@ _KNOWN = ", ".join(TOOLS)
 _JQ = re.compile(r"jq\s+(?P<flags>(?:-{1,2}[\w-]+\s+)*)(?P<rest>\S.*)", re.DOTALL)
 _FILE = re.compile(r"\s*(?P<file>[\w./-]+)\s*(?:>\s*(?P<target>[\w./-]+)\s*)?")
 _NOTES, _OUTPUTS = "notes.json", ("output", "notes.json", "output.json")
-# Options of jq that make no difference here: the answer is compact anyway.
+# Options of jq that are ignored: the output is compact anyway.
 _HARMLESS = ("-r", "-c", "-M", "-rc", "-cr", "--raw-output", "--compact-output")
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A tool's name and all of its arguments, checked."""
+    """A tool's name and its checked arguments."""
 
     tool: str
     arguments: Mapping[str, Json]
 
     @classmethod
     def read(cls, text: str) -> Command:
-        """The command in a call's text. BadInput says in a sentence what is wrong with it."""
+        """Parse the text of a call. Raises BadInput with a sentence."""
         text = text.strip()
         if re.match(r"jq(?:\s|$)", text):
             return cls("jq", _read_jq(text))
@@ -253,7 +259,7 @@ class Command:
         reader = LiteralReader(text)
         places: Sequence[Json] = ()
         if text.startswith("{"):
-            # `{"name": "query_memory", "arguments": {"path": "A/B"}}`, as many models have learnt it.
+            # `{"name": "query_memory", "arguments": {"path": "A/B"}}`, as many models were trained to write.
             called = reader.value()
             name, named = called.get("name"), called.get("arguments", called.get("parameters", {}))
             if not isinstance(name, str) or not isinstance(named, dict):
@@ -263,14 +269,16 @@ class Command:
             if match is None:
                 raise BadInput(f"This is no tool. Known: {_KNOWN}.")
             name, reader.at = match.group(), match.end()
-            _tool(name)  # before its arguments are read: what is no tool needs no better arguments
+            _tool(
+                name
+            )  # checked before the arguments: for an unknown tool, errors in the arguments do not matter
             places, named = reader.arguments()
         reader.end()
         return cls.of(name, named, places)
 
     @classmethod
     def of(cls, name: str, named: Mapping[str, Json], places: Sequence[Json] = ()) -> Command:
-        """The arguments, with names and in their places, each checked; those left out have their defaults."""
+        """Check the arguments, by name or position; missing ones get their defaults."""
         tool = _tool(name)
         parameters = TOOLS[tool]
         if len(places) > len(parameters):
@@ -290,13 +298,13 @@ class Command:
         return cls(tool, {one: _fitting(one, given.get(one, default)) for one, default in parameters.items()})
 
     def __str__(self) -> str:
-        """As a model writes it."""
+        """The command as a model writes it."""
         values = (json.dumps(value, ensure_ascii=False) for value in self.arguments.values())
         return f"{self.tool}({', '.join(values)})"
 
 
 def _plain(name: str) -> str:
-    """`save_memory`, `saveMemory` and `SaveMemory` are the same tool."""
+    """The name in a form in which `save_memory`, `saveMemory` and `SaveMemory` are equal."""
     return name.replace("_", "").lower()
 
 
@@ -311,7 +319,7 @@ def _tool(name: str) -> str:
 
 
 def _fitting(parameter: str, value: Json) -> Json:
-    """The value for a parameter, which has the same meaning in every tool."""
+    """The checked value of a parameter; a parameter's name means the same in every tool."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     match parameter:
         case "path" if not isinstance(value, str):
@@ -334,7 +342,7 @@ def _fitting(parameter: str, value: Json) -> Json:
 
 
 def _read_jq(text: str) -> dict[str, Json]:
-    """`jq 'PROGRAM' notes.json`, and with `> output` the result becomes the notes."""
+    """Parse `jq 'PROGRAM' notes.json`; with `> output` the result becomes the notes."""
     match = _JQ.fullmatch(text)
     if match is None:
         raise BadInput(f"A jq command looks like: jq '.topics' {_NOTES}")
@@ -353,7 +361,7 @@ def _read_jq(text: str) -> dict[str, Json]:
 
 
 def _split_program(rest: str) -> tuple[str, str]:
-    """The program and what follows it. The last quote closes: a model does not escape those within as a shell wants."""
+    """The jq program and the rest. The last quote closes it: models do not escape inner quotes as a shell requires."""
     quote = rest[0]
     if quote not in "'\"":
         program, _, tail = rest.partition(" ")
@@ -368,36 +376,36 @@ def _split_program(rest: str) -> tuple[str, str]:
 
 
 _OPEN, _CLOSE = "<tool>", "</tool>"
-CALL_LIMIT = 100_000  # characters; what is longer is not kept, and refused when it ends
+CALL_LIMIT = 100_000  # characters; a longer call is not kept, and refused when it ends
 _FENCES = ("```", "~~~")
 _LIKE_A_COMMAND = re.compile(r"\s*(?:jq\s|[A-Za-z]\w*\s*\()")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """What stands between the tags."""
+    """The text between the tags of a tool call."""
 
     command: str
     too_long: bool = False
 
 
 class ToolCallDetector:
-    """Feed it a reply piece by piece; it tells of each call as soon as its closing tag is complete.
+    """Finds tool calls in a reply that is fed piece by piece, as soon as their closing tag is complete.
 
-    A tag inside a code fence or right after a backtick is an example, not a call. The first `</tool>` ends a call,
-    and fences within it mean nothing.
+    A tag inside a code fence or right after a backtick is an example, not a call. The first `</tool>` ends a call;
+    fences inside a call have no meaning.
     """
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._tail = ""  # the last characters, as many as a tag has and one before
-        self._line = ""  # the line's first characters, indent left out
+        self._tail = ""  # the last characters: as many as a tag has, and one more
+        self._line = ""  # the first characters of the line, without its indent
         self._fence = ""  # the marks of the open fence
         self._body: list[str] | None = None  # of the open call
         self._too_long = False
 
     def feed(self, piece: str | bytes) -> tuple[ToolCall, ...]:
-        """The calls that this piece completes: nearly always none, or one."""
+        """Add a piece of the reply. Returns the calls that it completes: usually none."""
         text = self._decoder.decode(piece) if isinstance(piece, bytes) else piece
         calls = (self._step(character) for character in text)
         return tuple(call for call in calls if call is not None)
@@ -436,7 +444,7 @@ class ToolCallDetector:
         self._body, self._too_long = [], False
 
     def _meets_fence(self, character: str) -> str:
-        """The marks of a fence, when this character is the third of them at the start of a line."""
+        """Note a code fence, if this character is the third of its marks at the start of a line."""
         if character == "\n":
             self._line = ""
         elif len(self._line) < 3 and (self._line or not character.isspace()):
@@ -446,7 +454,7 @@ class ToolCallDetector:
         return ""
 
 
-TOOL_MARK = "⚙️【"  # begins the answer: by this the skins know it again
+TOOL_MARK = "⚙️【"  # begins a tool's output: terminal and page recognise it by this
 COMMAND_LENGTH = 200
 RESULT_LENGTH = 1500
 _MARKS = "⚙【】✓❌→"
@@ -459,38 +467,38 @@ _KEY = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What became of a command."""
+    """The result of a command."""
 
     command: str
-    answer: str  # fit to stand in one line, or if it was refused, the reason in a sentence
+    answer: str  # a value on one line, or the reason of a refusal as a sentence
     ok: bool = True
     wake: tuple[ChunkKey, ...] = ()  # chunks wanted in the window, the most relevant first
 
     @property
     def text(self) -> str:
-        """What the model reads of it."""
+        """The output that the model reads."""
         answer = self.answer if self.ok else f"❌ {shortened(_one_line(self.answer), RESULT_LENGTH)}"
         return f"{TOOL_MARK}{shortened(_one_line(self.command), COMMAND_LENGTH)}】→ {answer}"
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most so many characters, and how many more there were."""
+    """The text, cut to so many characters, with the number of characters that were cut."""
     more = len(text) - limit
     return text if more <= 0 else f"{text[:limit]}… ({more} more characters)"
 
 
 def compact_json(value: Json) -> str:
-    """JSON on one line. Marks and tags within strings are escaped, so it reads back as the same value."""
+    """JSON on one line. Delimiters and tags inside strings are escaped; it parses to the same value."""
     return escaped_json(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
 
 def escaped_json(text: str) -> str:
-    """A JSON text in which escapes stand for what could be taken for the frame of a result."""
+    """JSON text in which everything that could be taken for the frame of a result is escaped."""
     return _TAG.sub(r"\\u003c", _ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text))
 
 
 def json_changes(old: Json, new: Json) -> str:
-    """What is different in a JSON document, as `.path = value`."""
+    """The differences between two JSON documents, as lines of `.path = value`."""
     found = [*_differences(old, new, "")]
     if not found:
         return "nothing changed"
@@ -499,13 +507,13 @@ def json_changes(old: Json, new: Json) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Text that cannot be taken for the frame of a result: no breaks, no marks, no tags."""
+    """Text that cannot be taken for the frame of a result: without line breaks, delimiters and tags."""
     text = _BREAKS.sub(" ", text).translate(dict.fromkeys(map(ord, _MARKS)))
     return _TAG.sub("", text).strip()
 
 
 def _differences(old: Json, new: Json, path: str) -> Iterator[str]:
-    """Down to the smallest parts that differ. A list is looked into as long as it did not get shorter."""
+    """The smallest parts that differ. A list is compared item by item unless it got shorter."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key, value in new.items():
             if key not in old:
@@ -521,9 +529,111 @@ def _differences(old: Json, new: Json, path: str) -> Iterator[str]:
                 yield f"{path or '.'}[{i}] = {compact_json(value)}"
             else:
                 yield from _differences(old[i], value, f"{path or '.'}[{i}]")
-    elif type(old) is not type(new) or old != new:  # 1 and true are equal in Python, and not in JSON
+    elif type(old) is not type(new) or old != new:  # 1 and true are equal in Python, but not in JSON
         yield f"{path or '.'} = {compact_json(new)}"
 
 
 def _step(key: str) -> str:
     return f".{key}" if _KEY.fullmatch(key) else f".[{compact_json(key)}]"
+
+
+Parts = list[tuple[ReplyKind, str]]
+
+
+class NativeTools:
+    """The tool calls of one reply. A message may hold several calls, one after the other."""
+
+    def __init__(self, engine: Engine, prompt_builder: PromptBuilder, effort: str | None) -> None:
+        self._engine, self._prompt_builder, self._effort = engine, prompt_builder, effort
+        self._after = b""  # what the model has written after its last call
+
+    def call_splitter(self, tools: Sequence[Mapping[str, Any]]) -> ToolCallSplitter | None:
+        """A splitter that finds calls of these tools in a reply; None if the template has no format for calls."""
+        facts = self._engine.facts
+        if facts.tools is None or not tools:
+            return None
+        prompt = generation_prompt(self._engine, self._effort)
+        return ToolCallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
+
+    def note_call(self, rest: str) -> None:
+        """Note that a call is complete; `rest` is the text after it in its last token."""
+        self._after = rest.encode()
+
+    @property
+    def several(self) -> bool:
+        """Whether the template writes several calls one after the other."""
+        return bool(self._between)
+
+    def continues_calls(self, piece: bytes) -> bool:
+        """Whether the next token may belong to a further call of the same message."""
+        text, between = _squashed(self._after + piece), self._between
+        if not between.startswith(text) and not text.startswith(between):
+            return False
+        self._after += piece
+        return True
+
+    def format_results(self, calls: Sequence[NativeCall], answers: Sequence[str]) -> Parts | None:
+        """The results of the calls as the template writes them, all in one message or each in its own."""
+        together = self._round_trip(calls, answers)
+        if together or len(calls) == 1:
+            return together
+        each = [self._round_trip([call], [text]) for call, text in zip(calls, answers, strict=True)]
+        return [part for one in each if one for part in one] or None
+
+    def _round_trip(self, calls: Sequence[NativeCall], answers: Sequence[str]) -> Parts | None:
+        """The template's text around the tool output, and the output, up to where the model continues. None if the
+        template has no such form."""
+        facts, tools = self._engine.facts, self._prompt_builder.tools
+        talk = [ChatMessage("user", "a"), ChatMessage("assistant", "", calls=tuple(calls))]
+        talk += [ChatMessage("tool", text, answers=call) for call, text in zip(calls, answers, strict=True)]
+        pieces = self._engine.chat(talk, effort=self._effort, tools=tools).pieces
+
+        def places(message: int) -> list[int]:
+            return [i for i, one in enumerate(pieces) if one.part == "content" and one.message == message]
+
+        asked, said = places(0), [places(2 + number) for number in range(len(calls))]
+        if not asked or not all(said) or facts.tools is None:
+            return None
+        before = "".join(piece.text for piece in pieces[asked[-1] + 1 : said[0][0]])
+        reader = ToolCallReader(facts.tools, tools, only_declared=False)
+        if facts.tools.open and len(reader.feed(before)) < len(calls):
+            return None
+        frame, written = reader.rest if facts.tools.open else before, self._after.decode(errors="replace")
+        frame = frame.removeprefix(written) if not written.strip() or frame.startswith(written) else frame
+        parts: Parts = [("mark", frame)]
+        for own, end in zip(said, [*(one[0] for one in said[1:]), len(pieces)], strict=True):
+            parts.append(("tool", "".join(pieces[i].text for i in own)))
+            parts.append(("mark", "".join(piece.text for piece in pieces[own[-1] + 1 : end])))
+        return parts
+
+    @cached_property
+    def _between(self) -> bytes:
+        return _squashed(_between_calls(self._engine, self._prompt_builder, self._effort).encode())
+
+
+def _between_calls(engine: Engine, prompt_builder: PromptBuilder, effort: str | None) -> str:
+    """The template's text between two calls of one message; empty if it allows only one, or writes them as a list."""
+    facts, other = (
+        engine.facts,
+        NativeCall(PROBE_CALL.name, {**PROBE_CALL.arguments, "qzWhole": 732}, "call00002"),
+    )
+    if facts.tools is None or not facts.tools.open:
+        return ""
+    talk = [ChatMessage("user", "a"), ChatMessage("assistant", "", calls=(PROBE_CALL, other))]
+    talk += [ChatMessage("tool", "b", answers=call) for call in (PROBE_CALL, other)]
+    pieces = engine.chat(talk, effort=effort, tools=prompt_builder.tools).pieces
+    asked = [i for i, piece in enumerate(pieces) if piece.part == "content" and piece.message == 0]
+    text = "".join(piece.text for piece in pieces[asked[-1] + 1 :]) if asked else ""
+    reader, ends = ToolCallReader(facts.tools, only_declared=False), list[int]()
+    for place, letter in enumerate(text):
+        ends += [place + 1 for call in reader.feed(letter) if call.name == PROBE_CALL.name]
+    if len(ends) != 2 or ends[0] == ends[1]:
+        return ""
+    rest = text[ends[0] : ends[1]]
+    mark = rest.find(facts.tools.open)
+    return rest[: mark + len(facts.tools.open)] if mark >= 0 else ""
+
+
+def _squashed(raw: bytes) -> bytes:
+    """The text without white space, which models write in different ways."""
+    return b"".join(raw.split())

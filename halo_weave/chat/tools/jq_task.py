@@ -8,7 +8,7 @@ from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
-# As a library jq stops at `halt_error` as if all were well, and for `input` names no reason.
+# As a library, jq reports no error for `halt_error`, and no reason for `input`.
 OWN = """\
 def halt_error: error(if type == "string" then . else tojson end); \
 def halt_error(code): halt_error; \
@@ -26,7 +26,7 @@ def _load_jq(file: str) -> ModuleType:
 def _run(jq: ModuleType, program: str, document: str, limit: int) -> dict[str, Any]:
     # In parentheses, `import` and `include` are syntax errors: no module or data file is ever looked for.
     # `tojson` keeps the digits of numbers as they were written, which Python's floats would not.
-    # A comment may reach over one line end, by a backslash, so there are two.
+    # Two line ends: a backslash may continue a comment over one of them.
     compiled = jq.compile(f"{OWN}(\n{program}\n\n) | tojson")
     values: list[str] = []
     size = 0
@@ -42,7 +42,7 @@ def _run(jq: ModuleType, program: str, document: str, limit: int) -> dict[str, A
 
 
 def prepared(file: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What answers a question with the jq whose compiled module this file is."""
+    """The function that runs jq programs, with the compiled module of `jq` in this file."""
     jq = _load_jq(file)
 
     def answer(question: dict[str, Any]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from halo_weave.store.records import MemoryEntry
 
 RequestKind = Literal["remember", "forget", "ask"]
 LONG = 600  # characters; of a longer message only the first and the last sentence can be a request
-LONGEST = 2_000  # characters that are kept of what the user wants to be remembered
+LONGEST = 2_000  # characters of the saved text
 
 _SENTENCE = re.compile(r"[^.!?…。！？؟\n]*(?:[.!?…](?!\s|$)[^.!?…。！？؟\n]*)*(?:[.!?…。！？؟]+|\n|$)")
 _DAY = re.compile(r"\b\d{1,2}\.\s*$")  # "am 4. Mai" is one sentence
@@ -61,7 +61,7 @@ _ASK = r"""(?:
     | ¿?qué\ (?:recuerdas|sabes|has\ guardado) | (?:che\ )?cosa\ (?:ricordi|sai) | o\ que\ (?:você\ )?(?:lembra|sabe|guardou) | wat\ (?:weet|herinner)\ je
     | что\ ты\ (?:помнишь|знаешь|запомнил) | ماذا\ (?:تتذكر|تعرف) | 你(?:还)?记得什么 | 何を覚えて
     )"""
-# Words between the verb and what is meant: "remember *for later that* …".
+# Words between the verb and its object: "remember *for later that* …".
 _FILLER = r"""(?:[\s,:—-]+|\b(?:that|this|it|down|please|for\ (?:me|later|ever|next\ time|the\ future)|(?:in|to)\ (?:your\ )?(?:memory|notes)|the\ following|about|of
     | dass|bitte|folgendes|que|de\ que|bien|che|di|de|dat|что|о\ том|أن|أنّ|von)(?=[\s:,.!]|$))*"""
 _FLAGS = re.IGNORECASE | re.VERBOSE
@@ -80,15 +80,15 @@ _STILL_A_REQUEST = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class MemoryRequest:
-    """What the user wants of the memory, and the words that say about what."""
+    """What to save or to forget, in the user's words."""
 
     kind: RequestKind
     text: str
-    only: bool = False  # the message asks for nothing else
+    only: bool = False  # whether the message asks for nothing else
 
 
 def memory_request(message: str) -> MemoryRequest | None:
-    """The request in a message, if it holds one. Code is not looked into."""
+    """The memory request in a message, if there is one. Code is ignored."""
     prose = _FENCE.sub("\n", message)
     sentences: list[str] = []
     for match in _SENTENCE.finditer(prose):
@@ -125,7 +125,7 @@ def _in_sentence(sentences: list[str], place: int) -> MemoryRequest | None:
 
 
 def _what_to_keep(rest: str, sentences: list[str], place: int) -> str:
-    """The rest of the sentence with the statements after it; if there is nothing, what was said before it."""
+    """The rest of the sentence and the statements after it; if there are none, what was said before it."""
     after = []
     for sentence in sentences[place + 1 :]:
         if _ASKED.search(sentence.strip()):
@@ -145,7 +145,7 @@ MOST_TOKENS = 48  # of what it writes to file something
 TITLE = 40  # characters
 MOST_TOLD = 300  # characters of saved memories in front of a message, about 100 tokens
 WORTH_TELLING = 0.34  # share of the words of a question that an entry must hold
-FILING = "halo-weave filing"  # the engine's window in which something is filed
+FILING = "halo-weave filing"  # the engine's window for filing
 _FILING_PROMPT = (
     "Note: {note}\nHeadings so far: {headings}\n"
     "File the note: give one of the headings or a new one-word heading, and a title that says what the note is about."
@@ -160,7 +160,7 @@ def save_user_request(
     now: datetime,
     within: frozenset[str] | None,
 ) -> MemoryChanged:
-    """Save the user's own words at once, under a path that nothing has yet. `within`: windows that may explain them."""
+    """Save the user's own words at once, under an unused path. `within`: windows whose chunks may explain them."""
     path = free_path(tree, f"{UNSORTED}/{_title_of(text)}")
     saved = tree.save(path, text, now=now, within=within, source=source)
     return MemoryChanged("saved", saved.path, text)
@@ -192,7 +192,7 @@ def file_entry(
 
 
 def forget_entry(tree: StructuredMemory, text: str, *, now: datetime) -> MemoryChanged | None:
-    """Take out the saved memory that a text is about, if there is one. Its versions stay in the history."""
+    """Delete the entry that a text is about, if there is one. Its versions stay in the history."""
     found = matching_entries(tree, text)
     if not found:
         return None
@@ -201,9 +201,9 @@ def forget_entry(tree: StructuredMemory, text: str, *, now: datetime) -> MemoryC
 
 
 def saved_memories_note(tree: StructuredMemory, request: MemoryRequest | None) -> str:
-    """What the model is told of saved memories in front of a message that asks for them; empty for other messages.
+    """Text with saved memories, added to a message that asks for them; empty for other messages.
 
-    Other questions are answered by recall: it also finds what was said since and corrects what is saved.
+    Other questions are answered by recall, which also finds later corrections of what was saved.
     """
     if request is None or request.kind != "ask":
         return ""
@@ -220,7 +220,7 @@ def saved_memories_note(tree: StructuredMemory, request: MemoryRequest | None) -
 
 
 def matching_entries(tree: StructuredMemory, text: str) -> list[MemoryEntry]:
-    """Entries that hold enough of a text's words, those that hold most of them first."""
+    """Entries that contain enough of a text's words, those with the most first."""
     asked = query_terms(text, 32).keys()
     if not asked:
         return []
@@ -238,7 +238,7 @@ def _words_of(entry: MemoryEntry) -> str:
 
 
 def free_path(tree: StructuredMemory, path: str) -> str:
-    """The path, or the first one like it that nothing has: what is saved never takes the place of something else."""
+    """The path, or the first similar one that is unused: saving never overwrites another entry."""
     taken, number, free = set(tree.paths()), 1, path
     while free in taken:
         number += 1
@@ -255,7 +255,7 @@ def _title_of(text: str) -> str:
 def _chosen_path(
     engine: Engine, note: str, headings: Sequence[str], stopped: Callable[[], bool]
 ) -> str | None:
-    """A heading and a title as the model writes them, held by a grammar; None if it wrote none."""
+    """A heading and a title, generated by the model under a grammar; None if it generated none."""
     asked = _FILING_PROMPT.format(note=note[:400], headings=", ".join(headings) or "none")
     written = engine.chat([ChatMessage("user", asked)])
     parts = [engine.tokenize(one.text, special=not one.said).ids for one in written.pieces]
@@ -277,7 +277,7 @@ def _chosen_path(
 
 
 def filing_grammar(headings: Iterable[str]) -> str:
-    """GBNF of a JSON object with one of these headings, or a new one, and a title."""
+    """GBNF of a JSON object with a title and one of these headings, or a new one."""
     known = [json.dumps(json.dumps(one, ensure_ascii=False)[1:-1], ensure_ascii=False) for one in headings]
     choices = " | ".join([*(one for one in known if len(one) <= MAX_HEADING_LENGTH), "new"])
     return (

@@ -19,31 +19,31 @@ from halo_weave.store.sql_store import SqlStore
 TASK = Path(__file__).with_name("jq_task.py")
 PROGRAM_LIMIT = 20_000  # characters
 LARGEST = sys.float_info.max
-DIGITS = 4000  # of a whole number that Python reads without being asked twice
+DIGITS = 4000  # longest whole number that Python parses by default
 
 
 @dataclass(frozen=True, slots=True)
 class JqOutput:
-    """The program's values as JSON texts; `cut` if there were more than fit."""
+    """The program's values as JSON texts; `cut` if there were more than the limit."""
 
     values: tuple[str, ...]
     cut: bool = False
 
     def parsed(self) -> list[Json]:
-        """As Python values, to be shown. A number beyond a float becomes the largest float, as jq computes it."""
+        """The JSON as Python values, to be shown. A number beyond a float becomes the largest float, as in jq."""
         return [json.loads(value, parse_float=_number, parse_int=_number) for value in self.values]
 
 
 @dataclass(frozen=True, slots=True)
 class JqSandbox:
-    """What one program may use."""
+    """The limits of one jq program."""
 
     seconds: float = 2.0
     memory_bytes: int = 256 << 20
     result_characters: int = 1 << 20
 
     def run(self, program: str, document: str) -> JqOutput:
-        """Run a jq program on a JSON text. It sees no file, no environment and no other input. Raises BadInput."""
+        """Run a jq program on a JSON text, without files, environment or other input. Raises BadInput."""
         if len(program) > PROGRAM_LIMIT:
             raise BadInput(
                 f"This jq program is longer than {PROGRAM_LIMIT} characters. Use several shorter ones."
@@ -64,14 +64,14 @@ class JqSandbox:
 
 
 def _number(digits: str) -> int | float:
-    """JSON has no infinity, and Python reads no endless row of digits."""
+    """Parse a number: infinity becomes the largest float, and very long integers become floats."""
     if digits.lstrip("-").isdigit() and len(digits) <= DIGITS:
         return int(digits)
     return max(-LARGEST, min(LARGEST, float(digits)))
 
 
 def _extension_file() -> str:
-    """Where the `jq` package's compiled module lies; the confined process loads it from there, and nothing else."""
+    """The compiled module of the `jq` package; the sandboxed process loads only that."""
     spec = find_spec("jq")
     if spec is None or spec.origin is None:
         raise HaloWeaveError("Notes need the package jq. Try: pip install jq")
@@ -79,7 +79,7 @@ def _extension_file() -> str:
 
 
 def _first_line(message: str) -> str:
-    """jq's message without its prefixes and the picture of the place."""
+    """jq's error message without its prefixes and the picture of the position."""
     line = message.strip().splitlines()[0] if message.strip() else "no reason given"
     line = line.removeprefix("jq: error: ").removeprefix("jq: ")
     return line.split(" at <top-level>")[0].rstrip(".:")
@@ -90,13 +90,13 @@ SIZE_LIMIT = 256 << 10  # bytes
 DESCRIPTION = "AI assistant's persistent notes"
 METADATA = "_metadata"
 TRIES = 20
-MOMENT = timedelta(microseconds=1)  # the store's smallest step in time
+MOMENT = timedelta(microseconds=1)  # the resolution of times in the store
 BEFORE_ALL = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class NotesRevision:
-    """The notes after a change, and what it changed."""
+    """The notes after a change, and the change."""
 
     document: dict[str, Json]
     changes: str
@@ -104,7 +104,8 @@ class NotesRevision:
 
 
 class Notes:
-    """Several windows and processes may write at once: a write that meets newer notes is made again on those."""
+    """The notes of a person. If several processes write at once, a write based on older notes is repeated on the newer
+    ones."""
 
     def __init__(
         self, store: SqlStore, sandbox: JqSandbox | None = None, *, size_limit: int = SIZE_LIMIT
@@ -114,28 +115,28 @@ class Notes:
         self._size_limit = size_limit
 
     def of(self, store: SqlStore) -> Notes:
-        """Those of someone else."""
+        """The notes of another person."""
         return Notes(store, self._sandbox, size_limit=self._size_limit)
 
     def document(self, *, now: datetime) -> dict[str, Json]:
-        """The notes as they are; before the first write, the empty ones."""
+        """The current notes; empty before the first write."""
         return self.latest(now=now)[0]
 
     def latest(self, *, now: datetime) -> tuple[dict[str, Json], str]:
-        """The notes as they are, and what names this version of them."""
+        """The current notes with their version."""
         note = self._store.note(NAME)
         return _content_of(note, now), _version_of(note)
 
     def read(self, program: str, *, now: datetime) -> JqOutput:
-        """The values that a jq program gives for the notes."""
+        """The values that a jq program returns for the notes."""
         return self._sandbox.run(program, json.dumps(self.document(now=now)))
 
     def write(self, program: str, *, now: datetime) -> NotesRevision:
-        """Make the one object that a jq program gives the notes."""
+        """Replace the notes by the one object that a jq program returns for them."""
 
         def result(document: dict[str, Json]) -> Json:
             value = _only_value(self._sandbox.run(program, json.dumps(document)))
-            # `.topics` with `> output` would wipe all the rest, and is more likely a slip than meant.
+            # `.topics` with `> output` would delete everything else: more likely a mistake than intended.
             if isinstance(value, dict) and METADATA not in value:
                 raise BadInput(
                     "This gives only a part of the notes, so nothing was changed. To write, change the whole, "
@@ -146,7 +147,8 @@ class Notes:
         return self._change(result, now)
 
     def replace(self, document: Json, *, now: datetime, version: str | None = None) -> NotesRevision:
-        """Make this document the notes, as when it is edited by hand; with `version`, only in that one's place."""
+        """Replace the notes by this document, as when they are edited by hand; with `version`, only if that is still
+        current."""
         return self._change(lambda _: document, now, version)
 
     def _change(
@@ -161,12 +163,12 @@ class Notes:
             old = _content_of(note, now)
             kept = {**_blank(now)[METADATA], **(old.get(METADATA) or {}), "last_modified": _stamp(now)}
             new = {METADATA: kept, **_without_metadata(_checked(change(old), self._size_limit))}
-            # Each version has a later time than the one before, so that no writer mistakes one for the other.
+            # Each version has a later time than the one before, so times identify versions.
             when = max(now, note.modified + MOMENT) if note else now
             seen = note.modified if note else BEFORE_ALL
             try:
                 saved = self._store.save_note(NAME, new, now=when, unless_modified_since=seen)
-            except BadInput:  # the content is fit to be stored: another writer was faster
+            except BadInput:  # the content was checked above, so another writer was faster
                 continue
             return NotesRevision(
                 new, json_changes(_without_metadata(old), _without_metadata(new)), _version_of(saved)
@@ -179,7 +181,7 @@ def _content_of(note: Note | None, now: datetime) -> dict[str, Json]:
 
 
 def _version_of(note: Note | None) -> str:
-    """When they were written, in microseconds: no two versions have the same. 0: never."""
+    """The time of the last write in microseconds, which is unique; 0: never written."""
     return str(0 if note is None else (note.modified - BEFORE_ALL) // MOMENT)
 
 

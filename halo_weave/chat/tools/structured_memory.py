@@ -22,13 +22,13 @@ CONTENT_LIMIT = 64 << 10  # bytes
 CANDIDATES = 50  # chunks looked at for a snapshot
 QUERY_LENGTH = 200  # characters of the content that search for its snapshot
 DECAY_DAYS = 30.0  # unless the settings say otherwise
-RELEVANT = 0.5  # how similar a kept chunk must be to a query to be shown with its entry
+RELEVANT = 0.5  # least similarity at which a snapshot's chunk is shown with its entry
 DAY = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk:
-    """A chunk that explains an entry, whole: it stays even if the chunk itself is deleted."""
+    """A full copy of a chunk that explains an entry: it stays even if the chunk is deleted."""
 
     key: ChunkKey | None  # None: an import brought the entry without the turn
     text: str
@@ -56,28 +56,28 @@ class SavedEntry:
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
-        """The chunks of its snapshot that can wake up, the most relevant first."""
+        """The chunks of its snapshot that can be resurrected, most relevant first."""
         return tuple(chunk.key for chunk in self.snapshot if chunk.key is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class HeadingMatch:
-    """An entry below a heading, and how well it fits a query."""
+    """An entry below a heading, and how well it matches a query."""
 
     entry: SavedEntry
     score: float
     similarity: float
     recency: float
-    relevant: tuple[SnapshotChunk, ...] = ()  # of its snapshot, what fits the query itself; the best first
+    relevant: tuple[SnapshotChunk, ...] = ()  # chunks of its snapshot that match the query, best first
 
 
 @dataclass(frozen=True, slots=True)
 class HeadingNode:
-    """A heading: an entry, a heading of others, or both."""
+    """A heading: an entry, a parent of other headings, or both."""
 
     heading: str
     path: str
-    version: int | None = None  # None: no entry stands here, only below
+    version: int | None = None  # None: there is no entry at this path, only below it
     modified: datetime | None = None
     children: tuple[HeadingNode, ...] = ()
     content: Json = None  # only if it was asked for
@@ -88,7 +88,8 @@ class HeadingNode:
 
 
 class StructuredMemory:
-    """Save, find, list and delete. Without a search there are no snapshots, without an embedder words decide."""
+    """Saves, finds, lists and deletes entries. Without search there are no snapshots; without an embedder, entries are
+    matched by words."""
 
     def __init__(
         self,
@@ -100,10 +101,10 @@ class StructuredMemory:
         self._store = store
         self._search = search
         self._open_embedder = embedder if callable(embedder) else lambda: embedder
-        self._within: frozenset[str] | None = None  # windows whose talk may explain an entry; None: all
+        self._within: frozenset[str] | None = None  # windows whose chunks may explain an entry; None: all
 
     def of(self, store: SqlStore, within: frozenset[str] | None = None) -> StructuredMemory:
-        """That of someone else: what is saved in it is explained by the talk of these windows alone."""
+        """The structured memory of another person; entries saved in it are explained by chunks of these windows only."""
         other = copy(self)
         other._store, other._within = store, within
         return other
@@ -118,9 +119,9 @@ class StructuredMemory:
         within: frozenset[str] | None = None,
         source: Sequence[SnapshotChunk] = (),
     ) -> SavedEntry:
-        """Make an entry, or a new version of it, with the chunks that explain it now, of all windows or of one.
+        """Create an entry or a new version of it, with the chunks that explain it now, of all windows or of one.
 
-        `source`: the chunks in which the user said it, which explain it in any case.
+        `source`: chunks in which the user said it: they are always in the snapshot.
         """
         path = checked_path(path)
         size = json_size(content)
@@ -128,7 +129,7 @@ class StructuredMemory:
             raise BadInput(
                 f"This has {size} bytes; at most {CONTENT_LIMIT} are kept in one memory. Save it in parts."
             )
-        own = f"{path.replace('/', ' ')} {_text_of(content)[:QUERY_LENGTH]}"  # what it says by itself
+        own = f"{path.replace('/', ' ')} {_text_of(content)[:QUERY_LENGTH]}"  # similarity of its own text
         known = {chunk.key for chunk in source}
         chunks = [
             *source,
@@ -138,7 +139,7 @@ class StructuredMemory:
         embedder = self._open_embedder()
         if embedder is None:
             return _remembered(self._store.save_entry(path, content, now=now, snapshot=snapshot))
-        # The entry's own text is embedded too, so that it is found even if nothing was said about it.
+        # The entry's own text is embedded, too, so that it is found even without a snapshot.
         vectors = embedder.embed([*(chunk.text for chunk in chunks), own])
         snapshot.append({"own": own})
         entry = self._store.save_entry(
@@ -147,7 +148,7 @@ class StructuredMemory:
         return _remembered(entry)
 
     def query(self, path: str, *, now: datetime | None) -> SavedEntry:
-        """One entry. It counts as accessed, unless the time is None: then someone else only looks at it."""
+        """One entry. With a time it counts as accessed then; None: it is only looked at."""
         path = checked_path(path)
         entry = self._store.entry(path, now=now)
         if entry is None:
@@ -163,7 +164,8 @@ class StructuredMemory:
         recency_bias: float = RECENCY_BIAS,
         decay_days: float = DECAY_DAYS,
     ) -> list[HeadingMatch]:
-        """All entries below a heading: those that fit the query and are recent first, without one the recent."""
+        """All entries below a heading: the ones that match the query and are recent first; without a query the recent
+        ones."""
         if not 0 <= recency_bias <= 1:
             raise BadInput("recency_bias is a number from 0 to 1.")
         heading = "" if is_root(path) else checked_path(path)
@@ -191,7 +193,7 @@ class StructuredMemory:
         )
 
     def listing(self, path: str = "", *, contents: bool = False) -> HeadingNode:
-        """The tree below a heading, or all of it; on request with what the entries say."""
+        """The tree below a heading, or all of it, on request with the content of the entries."""
         heading = "" if is_root(path) else checked_path(path)
         marks = self._store.entry_paths(heading)
         said = {entry.path: entry.content for entry in self._store.entries(heading)} if contents else {}
@@ -206,7 +208,8 @@ class StructuredMemory:
         return _branch(heading.rpartition("/")[2], heading, marks, said)
 
     def delete(self, path: str, *, now: datetime, recursive: bool = False) -> int:
-        """Delete an entry, and on request all below it. Gives how many went; their versions stay in the history."""
+        """Delete an entry, and on request all below it. Returns the number of deleted entries; their versions stay in
+        the history."""
         path = checked_path(path)
         gone = self._store.delete_entry(path, now=now, recursive=recursive)
         if not gone:
@@ -214,7 +217,7 @@ class StructuredMemory:
         return gone
 
     def move(self, path: str, to: str, *, now: datetime) -> SavedEntry:
-        """An entry stands under another path, with what explains it."""
+        """Move an entry with its snapshot to another path."""
         entry = self._store.entry(checked_path(path))
         if entry is None:
             raise self._unknown(path)
@@ -230,20 +233,20 @@ class StructuredMemory:
         return _remembered(moved)
 
     def content(self, path: str) -> Json:
-        """What an entry says; None if there is no entry."""
+        """The content of an entry; None if there is none."""
         entry = self._store.entry(checked_path(path))
         return None if entry is None else entry.content
 
     def paths(self) -> list[str]:
-        """Of all entries."""
+        """The paths of all entries."""
         return [path for path, _, _ in self._store.entry_paths()]
 
     def newest(self) -> list[MemoryEntry]:
-        """All entries, those that changed last first."""
+        """All entries, most recently changed first."""
         return sorted(self._store.entries(), key=lambda entry: entry.modified, reverse=True)
 
     def history(self, path: str) -> list[SavedEntry]:
-        """All versions, the newest first; also of an entry that was deleted."""
+        """All versions, newest first; also of a deleted entry."""
         path = checked_path(path)
         entry = self._store.entry(path)
         versions = [_remembered(one) for one in ([entry] if entry else []) + self._store.entry_versions(path)]
@@ -252,7 +255,7 @@ class StructuredMemory:
         return versions
 
     def _explaining(self, text: str, tokens: int, within: frozenset[str] | None) -> list[SnapshotChunk]:
-        """The most relevant chunks, whole, as many as fit."""
+        """The most relevant chunks that fit into the limit, with their full text."""
         chosen: list[SnapshotChunk] = []
         left = tokens
         if self._within is not None:
@@ -266,9 +269,9 @@ class StructuredMemory:
     def _similarities(
         self, query: str, entries: Sequence[MemoryEntry]
     ) -> dict[str, tuple[float, Sequence[float]]]:
-        """Of each entry, and of each chunk of its snapshot. By vectors.
+        """The similarity of each entry, and of each chunk of its snapshot.
 
-        Words decide for an entry that another embedder made, until it is saved again.
+        Compared by vectors; an entry whose vectors another embedder made is compared by words, until it is saved again.
         """
         embedder = self._open_embedder()
         model = (embedder.name, embedder.dimension) if embedder else None
@@ -328,14 +331,14 @@ def _remembered(entry: MemoryEntry) -> SavedEntry:
 
 
 def _recency(modified: datetime, now: datetime, decay_days: float) -> float:
-    """1 for what was saved now, 1/e after so many days."""
+    """1 for an entry saved now, 1/e after the half-life's number of days."""
     return math.exp(-max(0.0, (now - modified).total_seconds()) / DAY / decay_days)
 
 
 def _word_similarities(
     query: str, entries: Sequence[MemoryEntry]
 ) -> dict[str, tuple[float, Sequence[float]]]:
-    """The share of the query's words that an entry or its snapshot holds; words that few entries hold weigh more."""
+    """The share of the query's words in each entry or its snapshot; words that few entries contain weigh more."""
     held = {entry.path: set(terms(_words_of(entry))) for entry in entries}
     asked = set(terms(query))
     rarity = {word: len(held) / (0.5 + sum(word in words for words in held.values())) for word in asked}
@@ -364,7 +367,7 @@ def _text_of(content: Json) -> str:
 def _branch(
     heading: str, path: str, marks: Sequence[tuple[str, int, datetime]], said: Mapping[str, Json]
 ) -> HeadingNode:
-    """Entries below a path, in order of paths, as a tree."""
+    """The entries below a path, sorted by path, as a tree."""
     version: int | None = None
     modified: datetime | None = None
     below: dict[str, list[tuple[str, int, datetime]]] = {}

@@ -45,7 +45,7 @@ The answer appears as ⚙️【call】→ answer; never write it yourself."""
 
 
 def _declared(name: str, description: str, required: int, **parameters: str) -> dict[str, Any]:
-    """A tool as chat templates take it; the first `required` of its parameters must be given."""
+    """Declare a tool for chat templates; the first `required` of its parameters are required."""
     return {
         "type": "function",
         "function": {
@@ -56,7 +56,7 @@ def _declared(name: str, description: str, required: int, **parameters: str) -> 
                 "properties": {
                     one: {"type": _TYPES.get(one, "string"), "description": meaning}
                     if one != "content"
-                    else {"description": meaning}  # of any type
+                    else {"description": meaning}  # a value of any type
                     for one, meaning in parameters.items()
                 },
                 "required": list(parameters)[:required],
@@ -117,7 +117,7 @@ DECLARATIONS: tuple[Mapping[str, Any], ...] = (
 
 
 def instructions(tree: HeadingNode) -> str:
-    """The tools, and the top of the tree if there is one."""
+    """The description of the tools, and the top of the tree if there is one."""
     return f"{INSTRUCTIONS}\n{memory_overview(tree)}".strip()
 
 
@@ -128,7 +128,7 @@ def memory_overview(tree: HeadingNode) -> str:
 
 
 def overview(tree: HeadingNode, *, length: int = OVERVIEW_LENGTH) -> str:
-    """As many levels of the tree as fit; what lies deeper is counted."""
+    """As many levels of the tree as fit; deeper entries are only counted."""
     best = ""
     for depth in range(1, MAX_PATH_DEPTH + 1):
         text = "\n".join(_outline(tree, depth))
@@ -171,7 +171,7 @@ SHOWN_MATCHES = 10
 
 
 class Toolbox:
-    """Notes and structured memory as the model reaches them."""
+    """Notes and structured memory as tools of the model."""
 
     def __init__(
         self,
@@ -185,27 +185,27 @@ class Toolbox:
         self._result_length = result_length
 
     def of(self, store: SqlStore, within: frozenset[str] | None = None) -> Toolbox:
-        """The tools on the notes and the structured memory of someone else, who may read these windows; None: all."""
+        """The tools on the notes and the structured memory of another person, who may read these windows; None: all."""
         return Toolbox(self.notes.of(store), self.tree.of(store, within), result_length=self._result_length)
 
     def detector(self) -> ToolCallDetector:
-        """For one reply: finds the calls in it."""
+        """A detector of tool calls for one reply."""
         return ToolCallDetector()
 
     def instructions(self) -> str:
-        """What the system prompt says of the tools, with the top of the tree as it is now."""
+        """The text about the tools in the system prompt, with the current top of the tree."""
         return instructions(self.tree.listing())
 
     def overview(self) -> str:
-        """What the system prompt says of the top of the tree, where a template declares the tools."""
+        """The text about the top of the tree in the system prompt, if the template declares the tools."""
         return memory_overview(self.tree.listing())
 
     def declarations(self) -> tuple[Mapping[str, Any], ...]:
-        """The tools as chat templates take them."""
+        """The tools as templates declare them."""
         return DECLARATIONS
 
     def native_call(self, name: str, arguments: Mapping[str, Any]) -> ToolCall:
-        """A call in the format of the model's template, in the words in which it is shown and run."""
+        """A call in the template's format as a command, in the form in which it is shown and run."""
         given = ", ".join(
             f"{parameter}={json.dumps(value, ensure_ascii=False)}" for parameter, value in arguments.items()
         )
@@ -220,7 +220,7 @@ class Toolbox:
         within: frozenset[str] | None = None,
         decay_days: float = DECAY_DAYS,
     ) -> ToolResult:
-        """Do what a call found in a reply asks."""
+        """Run a call that was found in a reply."""
         if call.too_long:
             sentence = f"A call has at most {CALL_LIMIT} characters. Use several shorter ones."
             return ToolResult(call.command, sentence, ok=False)
@@ -234,9 +234,9 @@ class Toolbox:
         within: frozenset[str] | None = None,
         decay_days: float = DECAY_DAYS,
     ) -> ToolResult:
-        """Run one command, as text or as a value. An error is an answer too, so that the model can do better.
+        """Run one command, as text or as a value. An error is a result, too, so that the model can correct itself.
 
-        `within`: the windows that this one recalls from. What it saves is explained by their talk alone.
+        `within`: the windows that this one recalls from. Only their chunks explain what is saved.
         """
         try:
             asked = Command.read(command) if isinstance(command, str) else command
@@ -248,7 +248,7 @@ class Toolbox:
     def _answer(
         self, command: Command, now: datetime, within: frozenset[str] | None, decay_days: float
     ) -> tuple[str, tuple[ChunkKey, ...]]:
-        """What the command gives, and the chunks that it wants awake."""
+        """The command's output, and the chunks that it asks to resurrect."""
         given, path = command.arguments, command.arguments.get("path", "")
         match command.tool:
             case "jq":
@@ -289,7 +289,8 @@ class Toolbox:
         return self._bounded(text) + (" (and more)" if output.cut else "")
 
     def _unsaved(self, output: JqOutput, now: datetime) -> str:
-        """If the program gave changed notes, what it would change: most likely it was meant to write."""
+        """A hint with the changes, if the program returned changed notes without `> output`: probably they were meant
+        to be saved."""
         try:
             value = output.parsed()[0] if len(output.values) == 1 else None
         except (ValueError, RecursionError):
@@ -301,7 +302,7 @@ class Toolbox:
         return json_changes(old, new) if old != new else ""
 
     def _with_context(self, entry: SavedEntry, page: int) -> str:
-        """What an entry says, and what was said when it was saved, whether that still exists or not; by pages."""
+        """The content of an entry and the chunks of its snapshot, also deleted ones, by page."""
         kept: list[Json] = [chunk.text for chunk in entry.snapshot]
         whole = f"{compact_json(entry.content)} ({_version(entry)})" + (
             f" {compact_json(kept)}" if kept else ""
@@ -328,7 +329,7 @@ def _version(entry: SavedEntry) -> str:
 
 
 def _match(match: HeadingMatch) -> Json:
-    """An entry with its score and day, and the kept chunks that fit the query."""
+    """An entry with its similarity and day, and the chunks of its snapshot that match the query."""
     told: dict[str, Json] = {
         "content": match.entry.content,
         "score": round(match.score, 2),
@@ -339,7 +340,7 @@ def _match(match: HeadingMatch) -> Json:
 
 
 def _contents(tree: HeadingNode) -> Json:
-    """Headings within headings; an entry is what it says."""
+    """Nested headings; an entry is its content."""
     below: dict[str, Json] = {child.heading: _contents(child) for child in tree.children}
     if tree.version is None:
         return below

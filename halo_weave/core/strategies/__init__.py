@@ -1,4 +1,4 @@
-"""The strategies, by name. One is registered by its file being here; the file's name is the strategy's."""
+"""The strategies, by name. Each file in this package registers one; the file's name is the strategy's name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _only_strategy(module: ModuleType) -> type[Strategy]:
 
 
 def settings_of(strategies: Mapping[str, type[Strategy]]) -> dict[str, Field[Any]]:
-    """The strategies' own settings, by name. Two may share a name if they mean the same by it."""
+    """The strategies' own settings, by name. Strategies may share a setting if it means the same in both."""
     found: dict[str, Field[Any]] = {}
     for name, strategy in strategies.items():
         for one in filter(is_setting, fields(strategy)):
@@ -35,7 +35,7 @@ def settings_of(strategies: Mapping[str, type[Strategy]]) -> dict[str, Field[Any
 
 
 def _check_traces(strategies: Mapping[str, type[Strategy]]) -> None:
-    """Stored traces tell only how many they are, so strategies with as many must mean the same by them."""
+    """Check that strategies with the same number of traces have the same ones: stored traces have no names."""
     known: dict[int, tuple[str, ...]] = {}
     for name, strategy in strategies.items():
         if known.setdefault(len(strategy.traces), strategy.traces) != strategy.traces:

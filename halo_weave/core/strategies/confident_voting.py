@@ -1,4 +1,5 @@
-"""Confident voting: magnitude voting in which a look counts as much as the model was sure of the word it then said."""
+"""Confident voting: magnitude voting in which a row counts as much as the model was sure of the token that it then
+generated."""
 
 from __future__ import annotations
 
@@ -14,10 +15,8 @@ SURPRISAL, PENDING = range(2)
 
 @dataclass(frozen=True, slots=True)
 class ConfidentVoting(Strategy):
-    """How sure the model was of a word is known only after it, so each row waits for its word.
-
-    A sure model sorts what it looks at from what it does not; an unsure one changes nothing.
-    """
+    """The model's certainty is known only after the token, so each row waits for it. A row of a sure model raises and
+    lowers brightness; a row of an unsure one changes nothing."""
 
     traces: ClassVar[tuple[str, ...]] = ("surprisal", "pending")
 
@@ -42,7 +41,8 @@ class ConfidentVoting(Strategy):
         return light
 
     def _settled(self, sight: StrategyInput) -> TokenBrightness:
-        """The last row counts now that its word is known: the newest token of the reply, or of the whole window after it."""
+        """Apply the last row, now that its token is known: the newest token of the reply, or of the window after the
+        reply."""
         assert sight.light.traces is not None
         traces, after = sight.light.traces.copy(), sight.light.brightness.copy()
         surprisal = float(traces[SURPRISAL, -1]) if traces.shape[1] else np.nan

@@ -1,4 +1,4 @@
-"""Cumulative: attention adds up, more of it from far away, and fades a little with each token. From the prototype."""
+"""Cumulative: attention adds up, weighted by distance, and decays a little with each token. From the prototype."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import numpy as np
 from halo_weave.core.brightness import AttentionRow, Capture, Strategy, StrategyInput, TokenBrightness
 from halo_weave.core.setting_fields import setting
 
-NEAR, SCALE = 20, 10.0  # tokens nearer than this earn nothing; then logarithmically more
-WHOLE = 10_000.0  # brightness of what the prototype counted as 1
+NEAR, SCALE = (
+    20,
+    10.0,
+)  # tokens nearer than this gain nothing; beyond it, the gain grows with the logarithm of the distance
+WHOLE = 10_000.0  # brightness for 1 of the prototype's units
 
 
 @dataclass(frozen=True, slots=True)

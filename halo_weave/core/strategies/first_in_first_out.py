@@ -1,4 +1,4 @@
-"""First in, first out: the oldest falls asleep first, whatever was looked at. What a sliding window does."""
+"""First in, first out: the oldest chunks are pruned first, whatever the attention. Like a sliding window."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from halo_weave.core.brightness import AttentionRow, Capture, Floats, Strategy, 
 
 @dataclass(frozen=True, slots=True)
 class FirstInFirstOut(Strategy):
-    """Tokens keep the brightness they are born with; a chunk is as bright as it is young."""
+    """Tokens keep the brightness that they begin with; a chunk's brightness depends on its age."""
 
     ignores: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("initial_brightness", "brightness_cap", "resurrection_brightness", "score_current_turn"),

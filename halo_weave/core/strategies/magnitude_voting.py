@@ -1,4 +1,4 @@
-"""Magnitude voting: a token gains as often as it was looked at above the average, and loses a little otherwise."""
+"""Magnitude voting: a token gains brightness when its attention is above a threshold, and loses a little otherwise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MagnitudeVoting(Strategy):
         if not sight.scored or row.length < 2:
             return TokenBrightness(after)
         threshold = max(1 - row.sink(self.sink), 0.0) / (row.length - 1)
-        # Few tokens are looked at, so only those are divided, in float64; the comparison is exact in float32.
+        # Few tokens are above the threshold, so only those are divided, in float64; the comparison is exact in float32.
         (looked_at,) = (row.tokens[: sight.scored] > _not_above(threshold)).nonzero()
         shares = row.tokens.take(looked_at).astype(np.float64)
         # All attention on the sink makes the threshold 0: the sink then simply reaches the cap.
@@ -47,7 +47,7 @@ class MagnitudeVoting(Strategy):
 
 
 def _not_above(threshold: float) -> np.float32:
-    """The largest float32 that is not above it: the same float32 values lie above both."""
+    """The largest float32 that is not above the threshold: the same float32 values are above both."""
     near = np.float32(threshold)
     # As Python floats: NumPy would round the threshold to float32 before it compares.
     return near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf))

@@ -1,4 +1,5 @@
-"""Rolling-mean voting: one vote for each look above the row's mean, if it is far enough away. From the prototype."""
+"""Rolling-mean voting: one vote for each time that attention is above the row's mean, if the token is far enough away.
+From the prototype."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ NEAR = 50  # tokens behind the newest one; nearer ones get no vote
 
 @dataclass(frozen=True, slots=True)
 class RollingMeanVoting(Strategy):
-    """Born at 0; a token never loses a vote. New chunks have had no chance to get one, so the oldest stay longest."""
+    """Tokens begin at 0 and never lose a vote. New chunks had no chance to get one, so the oldest stay longest."""
 
     def born(self, surprisal: Floats) -> TokenBrightness:
         return TokenBrightness(np.zeros(surprisal.shape, np.float32))

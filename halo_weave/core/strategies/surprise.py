@@ -1,4 +1,4 @@
-"""Surprise: what the model did not expect is worth keeping; attention plays no part."""
+"""Surprise: tokens that the model did not expect are bright; attention has no effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PER_NAT = 1_000.0  # brightness
 
 @dataclass(frozen=True, slots=True)
 class Surprise(Strategy):
-    """A token is as bright as its surprisal is high, a chunk as its tokens on average."""
+    """A token is as bright as its surprisal, a chunk as the mean of its tokens."""
 
     ignores: ClassVar[Mapping[str, str]] = {"score_current_turn": "attention changes nothing."}
 

@@ -1,4 +1,5 @@
-"""Symmetric voting: one up for a look above the row's mean, else one down, between 0 and 255. From the prototype."""
+"""Symmetric voting: plus one when attention is above the row's mean, else minus one, between 0 and 255. From the
+prototype."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ HIGHEST = 255.0
 
 @dataclass(frozen=True, slots=True)
 class SymmetricVoting(Strategy):
-    """Born at 255, the highest."""
+    """Tokens begin at 255, the highest brightness."""
 
     ignores: ClassVar[Mapping[str, str]] = {"brightness_cap": "no token becomes brighter than 255."}
 

@@ -1,1 +1,1 @@
-"""Chat templates of models: rendering them in a sandbox, and what they reveal about thoughts and tool calls."""
+"""Chat templates of models: render them in a sandbox, and find out how they write thoughts and tool calls."""

@@ -23,44 +23,45 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-STAND_IN = "…"  # what is said in place of a turn that sleeps, where a template needs one
-_CACHE_SIZE = 8  # conversations whose pieces are remembered
+STAND_IN = "…"  # placeholder for a pruned turn, if the template requires one
+_CACHE_SIZE = 8  # conversations whose pieces are cached
 
-_LONGEST_DIFFERENCE = 20_000  # characters that are looked at closely
+_LONGEST_DIFFERENCE = 20_000  # limit in characters for the close comparison
 
-# A mark is surrounded by white space that shows whether the template trims, or writes as JSON.
+# A marker is surrounded by white space that shows whether the template trims, or writes JSON.
 _AROUND = "\n\t\n"
 _MARK = re.compile(r"(\n\t\n|\t\n|\\n\\t\\n|)qzMark(\d+)([ct])krazq(\n\t\n|\n\t|\\n\\t\\n|)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class _TemplateMessage:
-    """A message for the template: of several messages, or of words that stand in for one."""
+    """A message for the template, made of several messages or of a placeholder."""
 
     role: str
     content: tuple[int | str, ...]
-    source: int | None = None  # the message that thought and calls are taken from
+    source: int | None = None  # index of the message with thought and calls
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """How a template wants to be asked, as probing found."""
+    """The form of input that a template requires, found by probing."""
 
     variables: Mapping[str, Any] = field(default_factory=dict)
-    parts: bool = False  # content is a list of parts
+    parts: bool = False  # content must be a list of parts
     thought_field: str = "reasoning_content"
-    calls_as_text: bool = False  # arguments are JSON text, not a mapping
-    silent_calls: bool = False  # beside calls, an empty content must be null
+    calls_as_text: bool = False  # arguments must be JSON text, not a mapping
+    silent_calls: bool = False  # an empty content beside calls must be null
     takes_system: bool = True
 
 
 class ChatTemplate:
-    """One template for many conversations. One that it refuses is rearranged, and the prompt's notes say how."""
+    """One template for many conversations. If it refuses a conversation, that is rearranged, and the prompt's notes say
+    how."""
 
     def __init__(
         self, source: str, renderer: TemplateRenderer, specials: Mapping[str, str], now: datetime
     ) -> None:
-        """Raises TemplateUnusable if the template cannot even write a question."""
+        """Raises TemplateUnusable if the template cannot even render a question."""
         self.source, self.renderer, self.specials, self.now = source, renderer, dict(specials), now
         self.names = frozenset(renderer.names(source))
         self.shape = self._probe_shape()
@@ -69,7 +70,7 @@ class ChatTemplate:
         self._learn_borders()
         self._known: OrderedDict[Any, ChatPrompt] = OrderedDict()
         self._lock = threading.Lock()
-        self._way = (0, 0, 0)  # how the last conversation was rearranged that had to be
+        self._way = (0, 0, 0)  # how the last conversation was rearranged, if it was
 
     def write(
         self,
@@ -80,7 +81,7 @@ class ChatTemplate:
         now: datetime | None = None,
         answer_follows: bool = True,
     ) -> ChatPrompt:
-        """The conversation with the generation prompt. Raises TemplateUnusable."""
+        """Render the conversation with the generation prompt. Raises TemplateUnusable."""
         asked = dict(variables or {})
         key = (repr(messages), json.dumps([tools, asked], default=str), now, answer_follows)
         with self._lock:
@@ -96,7 +97,7 @@ class ChatTemplate:
     def render(
         self, conversations: Sequence[Sequence[ChatMessage]], *, now: datetime | None = None, **variables: Any
     ) -> list[Rendered]:
-        """What the template writes for each conversation as it stands, to learn from."""
+        """Render each conversation unchanged, for probing."""
         asked = [
             self._request(
                 [_TemplateMessage(m.role, (i,), i) for i, m in enumerate(said)], said, variables, marked=False
@@ -105,10 +106,10 @@ class ChatTemplate:
         ]
         return self.renderer.render(self.source, asked, now or self.now)
 
-    # How the template wants to be asked
+    # Probing
 
     def _probe_shape(self) -> _Shape:
-        """Try what most templates take first, then what older and unusual ones need."""
+        """Try the form that most templates take first, then those of older and unusual ones."""
         odd = {"tools": [], "functions": "[]", "datetime": self.now.strftime("%Y-%m-%d"), "builtin_tools": []}
         asks = {name: value for name, value in odd.items() if name in self.names}
         wishes: tuple[dict[str, Any], ...] = ({}, {"tools": []}, asks)
@@ -132,7 +133,7 @@ class ChatTemplate:
         )
 
     def _learn_borders(self) -> None:
-        """What ends and begins a turn of each role: frames are cut there, so that each turn keeps its own."""
+        """Find out how turns of each role begin and end: there, frames are cut, so that each turn has its own."""
         talk = [ChatMessage(role, "x") for role in ("user", "assistant", "user", "assistant")]
         slots = [_TemplateMessage(message.role, (i,), i) for i, message in enumerate(talk)]
         counts = (1, 2, 4)
@@ -177,7 +178,7 @@ class ChatTemplate:
             asked["tools"] = list(tools)
             if "functions" in self.shape.variables:
                 asked["functions"] = json.dumps(list(tools))
-        # A template that has a place for a system prompt may leave it out at times.
+        # A template with a place for a system prompt may leave it out sometimes.
         needed = {
             i
             for i, message in enumerate(messages)
@@ -265,7 +266,7 @@ class ChatTemplate:
             entry["tool_call_id"], entry["name"] = message.answers.id, message.answers.name
 
     def _cut(self, text: str, messages: Sequence[ChatMessage]) -> Iterator[Piece]:
-        """Frames and what is said, in the order in which the template writes them."""
+        """Frames and message text, in the order in which the template writes them."""
         at = 0
         for match in _MARK.finditer(text):
             yield Piece(text[at : match.start()], "header", -1)
@@ -278,7 +279,7 @@ class ChatTemplate:
         yield Piece(text[at:], "header", -1)
 
     def _split(self, pieces: Sequence[Piece], messages: Sequence[ChatMessage]) -> Iterator[Piece]:
-        """Each frame goes to the turn before it, to the one after it, or is cut between the two."""
+        """Assign each frame to the turn before it or after it, or cut it between the two."""
         end = len(messages)
         owners = [piece.message if piece.said else None for piece in pieces]
         for i, piece in enumerate(pieces):
@@ -314,7 +315,7 @@ class ChatTemplate:
 
 
 def _trim(whole: str, left: str, right: str) -> tuple[str, int]:
-    """What the template makes of a content, by what it made of the white space around the mark; and where it begins."""
+    """The content as the template wrote it, by how it treated the white space around the marker; and where it begins."""
     if left == r"\n\t\n" or right == r"\n\t\n":
         written = json.dumps(whole, ensure_ascii=False)[1:-1]
         return written, 0 if written == whole else -1
@@ -332,11 +333,11 @@ def _trim(whole: str, left: str, right: str) -> tuple[str, int]:
 
 
 def _align(pieces: Sequence[Piece], real: str) -> Iterator[Piece]:
-    """The pieces such that they join to what the template really wrote.
+    """Adjust the pieces so that they join to the text that the template has written.
 
-    Some templates look into what is said: for `/think`, or for thoughts in an answer. Where the text differs, the next
-    piece that can be found again ends the difference. It counts as said if anything said is missing there, so that
-    nobody's words are ever read as control tokens.
+    Some templates inspect messages: for `/think`, or for thoughts in an answer. Where the text differs, the next piece
+    that is found again ends the difference. The difference counts as message text if part of a message is missing in
+    it, so that nobody's text is ever read as control tokens.
     """
     twice: set[tuple[str, int]] = set()
     at = i = 0
@@ -364,7 +365,7 @@ def _align(pieces: Sequence[Piece], real: str) -> Iterator[Piece]:
 
 
 def _difference(missing: Sequence[Piece], text: str) -> Iterator[Piece]:
-    """A stretch in which the template did not write these pieces as expected: which of it are frames, and what was said."""
+    """A stretch in which the template wrote something other than these pieces: split into frames and message text."""
     said = [piece for piece in missing if piece.said and piece.text]
     if not said:
         yield Piece(text, "header", -1)
@@ -393,12 +394,12 @@ def _difference(missing: Sequence[Piece], text: str) -> Iterator[Piece]:
 
 
 def _is_in(text: str, pieces: Sequence[Piece]) -> bool:
-    """Whether somebody said what looks like a frame."""
+    """Whether a message contains text that looks like a frame."""
     return any(piece.said and text.strip() in piece.text for piece in pieces)
 
 
 def _locate(piece: Piece, text: str) -> Piece:
-    """What a template left of something said: a part of it, as an answer without its thoughts, or other words."""
+    """What a template left of a message: a part of it, such as an answer without its thoughts, or other text."""
     at = piece.text.rfind(text) if text and piece.start >= 0 else -1
     return replace(piece, text=text, start=piece.start + at if at >= 0 else -1)
 
@@ -406,7 +407,7 @@ def _locate(piece: Piece, text: str) -> Piece:
 def _arrange(
     messages: Sequence[ChatMessage], way: tuple[int, int, int]
 ) -> tuple[list[_TemplateMessage], list[str]]:
-    """The conversation in one of the ways that a template may take it: tools, system prompt, order of roles."""
+    """The conversation in the ways that a template may accept: with or without tools, system prompt, alternating roles."""
     tools, system, order = way
     slots = [_TemplateMessage(message.role, (i,), i) for i, message in enumerate(messages)]
     notes = []
@@ -445,7 +446,7 @@ def _arrange(
 
 
 def _fill_roles(slots: Sequence[_TemplateMessage]) -> list[_TemplateMessage]:
-    """User turns that follow each other become one: words that the assistant never said would be imitated."""
+    """Consecutive user turns become one: an invented assistant turn between them would be imitated."""
     found: list[_TemplateMessage] = []
     before = "assistant"
     for slot in slots:
@@ -476,6 +477,6 @@ def _merge(slots: Sequence[_TemplateMessage]) -> Iterator[_TemplateMessage]:
 
 
 def common_prefix(a: str, b: str) -> str:
-    """What both texts begin with."""
+    """The common beginning of both texts."""
     size = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
     return a[:size]

@@ -1,8 +1,8 @@
-"""Renders chat templates in a confined process, where it never imports the package.
+"""Renders chat templates in a sandboxed process, where it never imports this package.
 
-A question is `{"template": text, "now": ISO time, "limit": characters, "renders": [variables]}`, the answer
-`{"names": [variables that the template asks for], "results": [{"text": …} or {"error": …}]}`, or `{"error": sentence}` if
-the template cannot be compiled.
+A request is `{"template": text, "now": ISO time, "limit": characters, "renders": [variables]}`, the response `{"names":
+[variables that the template uses], "results": [{"text": …} or {"error": …}]}`, or `{"error": sentence}` if the template
+cannot be compiled.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WARM_UP = (
 
 
 def prepared(folders: list[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """What answers a question, with jinja2 from these folders."""
+    """The function that answers requests, with jinja2 from these folders."""
     sys.path[:0] = folders
     import jinja2
     import jinja2.debug
@@ -32,7 +32,7 @@ def prepared(folders: list[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Environment(ImmutableSandboxedEnvironment):
-        """Lists and mappings may change, as some publishers' templates need: all that they hold is a copy."""
+        """Lists and mappings are mutable, as some templates need: they hold only copies."""
 
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
             changes = (isinstance(obj, list) and attr in ("append", "extend", "insert", "pop")) or (
@@ -41,7 +41,7 @@ def prepared(folders: list[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
             return changes or super().is_safe_attribute(obj, attr, value)
 
     class Generation(jinja2.ext.Extension):
-        """`{% generation %}` marks what an assistant wrote, for training; it is written as it stands."""
+        """`{% generation %}` marks the assistant's text for training; its content is written unchanged."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -97,7 +97,7 @@ def prepared(folders: list[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
             return {"error": "it calls itself without end"}
         except jinja2.TemplateError as error:
             return {"error": str(error.message or "no reason given")[:500]}
-        except Exception as error:  # a template may fail in any way
+        except Exception as error:  # a template may raise anything
             return {"error": f"{type(error).__name__}: {error}"[:500]}
 
     def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def prepared(folders: list[str]) -> Callable[[dict[str, Any]], dict[str, Any]]:
         limit = request["limit"]
         return {"names": names, "results": [written(template, each, limit) for each in request["renders"]]}
 
-    # jinja2 and Python import some modules when they need them, and later no file can be opened.
+    # jinja2 and Python import some modules on demand, but no file can be opened later.
     for template in _WARM_UP:
         answer({"now": "2026-01-01", "template": template, "limit": 100, "renders": [{}]})
     return answer

@@ -1,4 +1,4 @@
-"""Messages as chat templates take them, and the pieces of a rendered prompt."""
+"""Messages for chat templates, and the pieces of a rendered prompt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Part = Literal["begin", "header", "content", "thought", "footer", "prompt"]
 
 @dataclass(frozen=True, slots=True)
 class NativeCall:
-    """A tool call in the words of the template: the tool's name and its arguments."""
+    """A tool call in the template's format: the tool's name and its arguments."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -20,27 +20,27 @@ class NativeCall:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn as templates know it."""
+    """One message for the template."""
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
     thought: str = ""
     calls: tuple[NativeCall, ...] = ()
-    answers: NativeCall | None = None  # the call that a tool's message is the result of
+    answers: NativeCall | None = None  # the call that a tool message answers
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of the prompt. Headers and footers are the template's; content and thoughts were said.
+    """A piece of the rendered prompt.
 
-    `begin` stands once, before the header of the first turn: a token that begins a text, or words of the template. What was
-    said is never read as control tokens. `start` is where the text stands in the message's content; -1: the template has
-    changed the text.
+    Headers and footers are the template's text; content and thoughts are text of messages, and are never read as
+    control tokens. `begin` occurs once, before the header of the first turn: a token that begins a text, or text of the
+    template. `start` is where the text begins in the message's content; -1: the template has changed the text.
     """
 
     text: str
     part: Part
-    message: int  # which message it belongs to; the number of messages for the generation prompt
+    message: int  # index of its message; the number of messages for the generation prompt
     start: int = 0
 
     @property
@@ -50,11 +50,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """A whole conversation up to the place where the model goes on."""
+    """A whole conversation up to where the model continues."""
 
     pieces: tuple[Piece, ...]
-    notes: tuple[str, ...] = ()  # what was done so that the template takes the conversation
-    taken: Sequence[Mapping[str, Any]] = ()  # the messages as the template was given them
+    notes: tuple[str, ...] = ()  # how the conversation was rearranged for the template
+    taken: Sequence[Mapping[str, Any]] = ()  # the messages as they were passed to the template
 
     @property
     def text(self) -> str:

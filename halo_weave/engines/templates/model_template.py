@@ -50,14 +50,14 @@ _QUESTION, _ANSWER, _THOUGHT = "qzQuestion", "qzAnswer", "qzThought"
 
 @dataclass(frozen=True, slots=True)
 class TemplateFacts:
-    """Found by probing. `thinking` maps each setting that the template knows to the variables that choose it."""
+    """What probing the template has found. `thinking` maps each thinking setting to the variables that select it."""
 
-    marks: ThoughtMarks | None = None  # none: the template knows no thoughts
+    marks: ThoughtMarks | None = None  # none: the template has no thoughts
     thinking: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # "off", "on", "low", …
-    thinking_words: Mapping[str, str] = field(default_factory=dict)  # the same by words in the system prompt
+    thinking_words: Mapping[str, str] = field(default_factory=dict)  # the same as text in the system prompt
     system: bool = True  # whether it has a place for a system prompt
     declares_tools: bool = False
-    tools: ToolFormat | None = None  # how it writes a past call; none: it does not
+    tools: ToolFormat | None = None  # how it writes a call in an earlier turn; none: it does not
 
 
 def learn_facts(template: ChatTemplate) -> TemplateFacts:
@@ -108,7 +108,7 @@ def _learn_switch(template: ChatTemplate) -> dict[str, Mapping[str, Any]]:
 
 
 def _learn_words(template: ChatTemplate) -> dict[str, str]:
-    """Some templates look for `/no_think` in what is said."""
+    """Find out whether the template reacts to `/no_think` in messages."""
     if "no_think" not in template.source:
         return {}
     found = {}
@@ -149,7 +149,7 @@ def _after_question(template: ChatTemplate, talk: Sequence[ChatMessage], variabl
 
 
 def _prompts(template: ChatTemplate, on: Mapping[str, Any]) -> list[str]:
-    """The generation prompts: as it is, and with thoughts switched on and off."""
+    """The generation prompts: default, with thinking on, and with thinking off."""
     ask = [ChatMessage("user", _QUESTION)]
     ways: tuple[Mapping[str, Any], ...] = ({}, on, dict.fromkeys(on, False))
     return [text for way in ways if (text := _after_question(template, ask, way))]
@@ -158,7 +158,7 @@ def _prompts(template: ChatTemplate, on: Mapping[str, Any]) -> list[str]:
 def _marks_shown(
     template: ChatTemplate, variables: Mapping[str, Any], on: Mapping[str, Any]
 ) -> tuple[str, str, str] | None:
-    """The marks around a thought that the template writes, and what then begins the answer."""
+    """The delimiters of a thought as the template writes them, and the beginning of the answer after it."""
     ask, result = ChatMessage("user", _QUESTION), ChatMessage("tool", "qzResult", answers=PROBE_CALL)
     closed = {**variables, "add_generation_prompt": False}
     plain = ChatMessage("assistant", _ANSWER)
@@ -181,7 +181,7 @@ def _marks_shown(
 def _with_answer(
     template: ChatTemplate, opening: str, close: str, rest: str, on: Mapping[str, Any]
 ) -> ThoughtMarks:
-    """Thoughts' marks with those of the answer: what the template writes before and after one without thoughts."""
+    """The delimiters of thoughts, with those of the answer: what the template writes around an answer without thoughts."""
     talk = [ChatMessage("user", _QUESTION), ChatMessage("assistant", _ANSWER)]
     silent = _after_question(template, talk, {"add_generation_prompt": False})
     header = min((_common_units(silent, prompt) for prompt in _prompts(template, on)), default=0)
@@ -196,13 +196,13 @@ def _with_answer(
 
 
 def _opening(shown: str, others: Sequence[str]) -> str:
-    """What stands before a thought, beyond what stands there anyway."""
+    """The text before a thought that an answer without thoughts does not have."""
     start = min(_common_units(shown, other) for other in others)
     units = _WORD_OR_TAG.findall(shown[start:])
     before = _WORD_OR_TAG.findall(shown[:start])
     while units and units[0].isspace():
         units.pop(0)
-    if not "".join(units).strip():  # the header of every answer has it: the last mark is it
+    if not "".join(units).strip():  # the header of every answer has it: it is the last delimiter
         tags = list(TAG.finditer(shown))
         return tags[-1].group() if tags else ""
     if not TAG.fullmatch(units[0]) and before and TAG.fullmatch(before[-1]):
@@ -211,7 +211,7 @@ def _opening(shown: str, others: Sequence[str]) -> str:
 
 
 def _closing(text: str, opening: str) -> tuple[str, str]:
-    """What ends a thought, and what then begins the answer."""
+    """The text that ends a thought and begins the answer."""
     text = text.strip()
     tag = TAG.match(text)
     if not tag:
@@ -225,14 +225,14 @@ def _closing(text: str, opening: str) -> tuple[str, str]:
 
 
 def _tidy(text: str) -> str:
-    """White space around marks may come or not; beside words it counts."""
+    """The delimiter without optional white space around it; beside words white space counts."""
     text = text.lstrip()
     stripped = text.rstrip()
     return stripped if not stripped or TAG.search(stripped[-1:]) or stripped.endswith((">", "]")) else text
 
 
 def _common_units(a: str, b: str) -> int:
-    """How many characters two texts share at the start, whole marks and words only."""
+    """The length of the common beginning of two texts, in whole delimiters and words."""
     size = 0
     for x, y in zip(_WORD_OR_TAG.finditer(a), _WORD_OR_TAG.finditer(b), strict=False):
         if x.group() != y.group():
@@ -242,7 +242,7 @@ def _common_units(a: str, b: str) -> int:
 
 
 def _marks_in_source(source: str) -> tuple[str, str] | None:
-    """A template that never writes thoughts may still name their marks, to remove thoughts or to open one."""
+    """Delimiters of thoughts in the source of a template that never writes thoughts: it may remove them, or open one."""
     tags = [tag for tag in dict.fromkeys(TAG.findall(source)) if _THINKS.search(tag)]
     for close in tags:
         for open in _counterparts(close):
@@ -279,7 +279,7 @@ def _learn_tools(template: ChatTemplate) -> tuple[bool, ToolFormat | None]:
                 if found:
                     return declares, found
     template.shape = shape
-    # Some only tell the model in words how to call, and write no past call.
+    # Some only tell the model in words how to call tools, and do not write calls of earlier turns.
     told = _TOOL_CALL_TAG.search(prompt) if declares else None
     return declares, ToolFormat("json", told.group(), "name", "arguments") if told else None
 
@@ -301,7 +301,7 @@ def _format_shown(
 
 
 class ModelTemplate:
-    """Writes every conversation, even if the template in the model's file cannot be used."""
+    """Renders any conversation, also if the template in the model's file cannot be used."""
 
     def __init__(
         self,
@@ -312,8 +312,8 @@ class ModelTemplate:
         adds_bos: bool = False,
         now: datetime,
     ) -> None:
-        """`specials`: `bos_token`, `eos_token` and others as texts. `adds_bos` counts for ChatML alone: a template that
-        wants the token writes it."""
+        """`specials`: `bos_token`, `eos_token` and others as texts. `adds_bos` is used for ChatML only: other templates
+        write the token themselves."""
         self.origin: Literal["model", "chatml"] = "chatml"
         self.reason = ""  # why the model's own template is not used
         self.facts = TemplateFacts()
@@ -339,7 +339,7 @@ class ModelTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         now: datetime | None = None,
     ) -> ChatPrompt:
-        """The conversation up to the place where the model goes on."""
+        """Render the conversation up to where the model continues."""
         if self._template is not None:
             words = self.facts.thinking_words.get(thinking)
             said = _with_words(messages, words) if words else messages
@@ -354,7 +354,7 @@ class ModelTemplate:
         return ChatPrompt(tuple(self._chatml(messages)), (self.reason,))
 
     def variables(self, thinking: str) -> Mapping[str, Any]:
-        """The variables that choose a way to think; "on" in place of a degree that the template does not know."""
+        """The variables that select a level of thinking; "on" for a level that the template does not have."""
         known = self.facts.thinking
         if thinking in ("auto", "off") or thinking in known:
             return known.get(thinking, {})
@@ -372,7 +372,7 @@ class ModelTemplate:
 
 
 def _with_words(messages: Sequence[ChatMessage], words: str) -> list[ChatMessage]:
-    """Words that switch thoughts stand at the end of the system prompt, or of the last question."""
+    """The words that switch thinking, at the end of the system prompt or of the last question."""
     said = list(messages)
     place = 0 if said and said[0].role == "system" else len(said) - 1
     if said:

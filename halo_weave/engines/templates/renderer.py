@@ -13,7 +13,7 @@ from halo_weave.errors import HaloWeaveError
 from halo_weave.sandbox.process import ProcessStopped, SandboxedProcess
 
 _TASK = Path(__file__).with_name("jinja_task.py")
-_MAX_OUTPUT = 1_000_000  # characters of a template
+_MAX_OUTPUT = 1_000_000  # longest template, in characters
 
 
 class TemplateUnusable(HaloWeaveError):
@@ -22,14 +22,14 @@ class TemplateUnusable(HaloWeaveError):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What a template wrote for one set of variables, or why it did not."""
+    """The text that a template wrote for one set of variables, or its error."""
 
     text: str = ""
     refusal: str = ""
 
 
 class TemplateRenderer:
-    """Renders templates with limits on time, memory and output. May be called from any thread."""
+    """Renders templates with limits on time, memory and output. Methods may be called from any thread."""
 
     def __init__(
         self, *, seconds: float = 5.0, memory_bytes: int = 256 << 20, characters: int = 4 << 20
@@ -47,12 +47,13 @@ class TemplateRenderer:
         self._process.close()
 
     def names(self, template: str) -> list[str]:
-        """The variables that a template asks for, its own ones among them. Raises TemplateUnusable."""
+        """The variables that a template uses. Raises TemplateUnusable."""
         names: list[str] = self._ask(template, [], datetime.min)["names"]
         return names
 
     def render(self, template: str, renders: Sequence[Mapping[str, Any]], now: datetime) -> list[Rendered]:
-        """One result for each set of variables. Raises TemplateUnusable if the template harms or cannot be compiled."""
+        """One result for each set of variables. Raises TemplateUnusable if the template cannot be compiled or exceeds a
+        limit."""
         results = self._ask(template, renders, now)["results"]
         return [Rendered(one.get("text", ""), one.get("error", "")) for one in results]
 
@@ -79,7 +80,7 @@ class TemplateRenderer:
 
 
 def _folders() -> list[str]:
-    """Where jinja2 and what it needs lie."""
+    """The folders to import jinja2 and its dependencies from."""
     folders = []
     for package in ("jinja2", "markupsafe"):
         spec = find_spec(package)

@@ -13,9 +13,9 @@ TextKind = Literal["thought", "answer", "mark"]
 
 @dataclass(frozen=True, slots=True)
 class ThoughtMarks:
-    """What stands around a thought, and around the answer if it has marks of its own.
+    """The delimiters of thoughts, and of answers if they have their own.
 
-    Channels are marks like others: `<|channel|>analysis<|message|>` opens, `<|end|>` closes, and
+    Channels are delimiters, too: `<|channel|>analysis<|message|>` opens a thought, `<|end|>` closes it, and
     `<|start|>assistant<|channel|>final<|message|>` is one of `answer_opens`.
     """
 
@@ -25,19 +25,19 @@ class ThoughtMarks:
     answer_close: str = ""
 
     def opened_by(self, prompt: str) -> bool:
-        """Whether a generation prompt leaves a thought open."""
+        """Whether a generation prompt ends inside a thought."""
         return prompt.rfind(self.open) > prompt.rfind(self.close)
 
 
 class ThoughtSplitter:
-    """Feed it a reply in pieces of bytes; it gives back the same bytes, each with what they are.
+    """Splits a reply, fed in pieces of bytes, into thought, answer and delimiters; all bytes are returned.
 
-    A thought stands before the answer, so a mark within an answer is a quotation. What could be the beginning of a mark is
-    held back until the next piece. White space between thought and answer belongs to the marks.
+    A thought comes before the answer, so a delimiter inside the answer is a quotation. What could be the beginning of a
+    delimiter is held back until the next piece. White space between thought and answer belongs to the delimiters.
     """
 
     def __init__(self, marks: ThoughtMarks | None = None, *, opened: bool = False) -> None:
-        """`opened`: the generation prompt has opened the thought."""
+        """`opened`: the generation prompt ends inside a thought."""
         marks = marks or ThoughtMarks()
         self._open, self._close = marks.open.encode(), marks.close.encode()
         self._starts = [mark.encode() for mark in marks.answer_opens if mark]
@@ -52,7 +52,7 @@ class ThoughtSplitter:
         return _joined(self._steps(last=False))
 
     def finish(self) -> list[tuple[TextKind, bytes]]:
-        """What was held back, when the reply is over."""
+        """What was held back, when the reply has ended."""
         return _joined(self._steps(last=True))
 
     def _steps(self, *, last: bool) -> Iterator[tuple[TextKind, bytes]]:
@@ -73,7 +73,7 @@ class ThoughtSplitter:
                 self._held = self._held[size:]
 
     def _begin(self, *, last: bool) -> tuple[TextKind, int] | None:
-        """Nothing was said yet: white space, a mark that opens a thought or the answer, or the words themselves."""
+        """At the beginning of a reply: white space, a delimiter that opens a thought or the answer, or the text itself."""
         space = len(self._held) - len(self._held.lstrip())
         rest = self._held[space:]
         inside = self._state == "begun"

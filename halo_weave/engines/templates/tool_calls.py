@@ -1,4 +1,4 @@
-"""Tool calls in the format of the model: learned from how its template writes a call, and parsed while a reply streams."""
+"""Tool calls in the model's own format: learned from how its template writes a call, and parsed while a reply streams."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class ToolFormat:
 
 
 def learn_tool_format(call: str, ids: str = "") -> ToolFormat | None:
-    """The format, from what a template writes between the header of an answer and its end for `PROBE`."""
+    """The format, from what a template writes for the call `PROBE` between the header of an answer and its end."""
     return _learn_json(call, ids) or _learn_other(call)
 
 
 class ToolCallReader:
-    """Feed it a reply piece by piece; it tells of each call as soon as it is complete."""
+    """Finds calls in a reply that is fed piece by piece, as soon as they are complete."""
 
     def __init__(
         self,
@@ -57,8 +57,8 @@ class ToolCallReader:
         only_declared: bool = True,
         made: int = 0,
     ) -> None:
-        """`tools`: as they are declared to the template. `only_declared`: calls of other tools are passed over. `made`:
-        calls before, for their numbers."""
+        """`tools`: as declared to the template. `only_declared`: skip calls of other tools. `made`: number of earlier
+        calls, for ids."""
         self._format, self._only_declared = format, only_declared
         self._declared = {function["name"]: function for function in map(_function, tools)}
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -76,7 +76,7 @@ class ToolCallReader:
 
     @property
     def rest(self) -> str:
-        """What stands after the last call that was found."""
+        """The text after the last call that was found."""
         return self._text[self._at :]
 
     def _calls(self) -> Iterator[NativeCall]:
@@ -96,7 +96,7 @@ class ToolCallReader:
                 yield NativeCall(name, arguments, self._id(name))
 
     def _start(self) -> int:
-        """Where the next call begins, after its opening mark."""
+        """Where the next call begins, after its opening delimiter."""
         mark = self._format.open
         if not mark:
             space = len(self._text) - len(self._text.lstrip())
@@ -117,10 +117,12 @@ class ToolCallReader:
 
 
 class ToolCallSplitter:
-    """Feed it an answer in pieces of bytes; it gives back the same bytes: words of the answer, or marks that make up a call.
+    """Splits an answer, fed in pieces of bytes, into text and the delimiters that make up calls; all bytes are
+    returned.
 
-    What may be the beginning of a call is held back until that is sure; what only looks like a call is part of the answer.
-    Small models forget the mark, so JSON of a declared tool at the beginning of the answer is a call too: bare, in a fence or in a tag.
+    What may be the beginning of a call is held back until that is decided; what only looks like a call is part of the
+    answer. Small models forget the delimiter, so JSON of a declared tool at the beginning of the answer is a call, too:
+    bare, in a fence or in a tag.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class ToolCallSplitter:
         return self._go_on(self._call, piece)
 
     def finish(self) -> list[tuple[Literal["answer", "mark"], bytes]]:
-        """What was held back, when the reply is over or a thought begins: it is no call."""
+        """What was held back, when the reply has ended or a thought begins: it is not a call."""
         held, self._held, self._call = self._held, b"", None
         return [("answer", held)] if held else []
 
@@ -161,7 +163,7 @@ class ToolCallSplitter:
         return found
 
     def _begin(self) -> int:
-        """How many bytes of what is held are certainly no call; a call may begin after them."""
+        """How many of the held-back bytes are certainly not a call; a call may begin after them."""
         if not self._said and self._opens and self._format.name_key and self._names:
             loose = _LOOSE.match(self._held)
             if loose and not any(
@@ -204,7 +206,7 @@ _LOOSE = re.compile(rb"\s*(`{1,3}|```\w*\s*|<\w*|<\w+>\s*|)(\{.*)?\Z", re.DOTALL
 
 
 class _LooseReader:
-    """Reads one call in JSON that has lost its mark."""
+    """Reads one call in JSON without its delimiters."""
 
     def __init__(self, format: ToolFormat, names: Collection[str]) -> None:
         self._format, self._names = format, names
@@ -232,14 +234,14 @@ class _LooseReader:
 
 
 def _counterparts(mark: str) -> list[str]:
-    """What would close a mark: if it comes before a call was understood, there is none."""
+    """What would close a delimiter: if it comes before the call could be parsed, there is no call."""
     if re.fullmatch(r"<\w+>", mark):
         return [f"</{mark[1:]}"]
     return [f"[/{mark[1:]}"] if re.fullmatch(r"\[[A-Z_]+\]", mark) else []
 
 
 def partial_match_length(text: bytes, mark: bytes) -> int:
-    """How many of the last bytes may be the first ones of the mark."""
+    """How many of the last bytes may be the beginning of the delimiter."""
     return next((n for n in range(min(len(mark) - 1, len(text)), 0, -1) if mark.startswith(text[-n:])), 0)
 
 
@@ -318,7 +320,7 @@ def _read_json(format: ToolFormat, text: str, start: int, types: Any) -> _Found:
 
 
 def _as_mapping(value: Any) -> dict[str, Any] | None:
-    """Arguments may be written as JSON within JSON."""
+    """The arguments, which may be JSON inside JSON."""
     if isinstance(value, str):
         try:
             value = json.loads(value, strict=False)
@@ -368,7 +370,7 @@ def _learn_other(call: str) -> ToolFormat | None:
 
 
 def _closing(rest: str, value_close: str, shared: str) -> str:
-    """What ends a call: the first mark after its last value that does not also stand between two arguments."""
+    """What ends a call: the first delimiter after its last value that does not also separate two arguments."""
     rest = rest.removeprefix(value_close)
     body = value_close + shared
     units = re.findall(r"<[^<>\s][^<>\n]{0,80}>|\w+|\s+|.", rest, re.DOTALL)
@@ -461,7 +463,7 @@ _READERS = {"json": _read_json, "python": _read_python, "mapping": _read_mapping
 
 
 def _value(text: str) -> Any:
-    """JSON as far as it is; some models write Python's words for truth and nothing."""
+    """The JSON value at the beginning; some models write Python's words for true, false and null."""
     for read in (json.loads, ast.literal_eval):
         try:
             return read(text)
@@ -471,12 +473,12 @@ def _value(text: str) -> Any:
 
 
 def _loose(text: str) -> str:
-    """As a pattern in which white space may be more or less."""
+    """A pattern of the text in which white space may vary."""
     return r"\s*".join(re.escape(word) for word in re.split(r"\s+", text))
 
 
 def _last_mark(text: str) -> str:
-    """What a call is found by: from the last tag on, or all of it."""
+    """The text by which a call is found: from its last tag on, or all of it."""
     text = text.strip()
     opening = max(text.rfind("<"), *(match.start() for match in re.finditer(r"\[[A-Z_]{2,}\]", text)), -1)
     return text[opening:] if opening >= 0 else text

@@ -36,7 +36,7 @@ def routes(service: Service) -> APIRouter:
         base + "/{key}/negative-feedback", summary="Mark a chunk as wrong for a question", status_code=204
     )
     def post_negative_feedback(window_id: WindowId, key: Key, asked: requests.NegativeFeedback) -> None:
-        """It is not resurrected for questions like this one any more."""
+        """It is not resurrected for similar questions any more."""
         service.weave.chunks.add_negative_feedback(window_id, ChunkKey.parse(key), asked.question)
 
     @router.delete(base + "/{key}/negative-feedback", summary="Remove negative feedback", status_code=204)
@@ -45,7 +45,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.put(base + "/{key}/tags", summary="Replace the tags of a chunk")
     def put_tags(window_id: WindowId, key: Key, asked: requests.ChunkTags) -> views.ChunkTagsView:
-        """They are yours: others who may read the chunk do not see them."""
+        """Tags are per person: others who may read the chunk do not see yours."""
         tags = service.weave.chunks.tag(window_id, ChunkKey.parse(key), asked.tags)
         return views.ChunkTagsView.model_validate({"key": key, "tags": tags})
 
@@ -55,7 +55,9 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(base + "/{key}/{act}", summary="Pin, unpin, prune, resurrect or merge a chunk")
     def post_act(window_id: WindowId, key: Key, act: ChunkAction) -> views.ChunkActionResult:
-        """A chunk that is resurrected by hand is pinned, and its question or answer and the first chunk of its turn come along. `undo-prune` restores a chunk that was pruned by hand as it was. A merged chunk goes by the key of the one before it."""
+        """A chunk that is resurrected by hand is pinned, and its question or answer and the first chunk of its turn are
+        resurrected, too. `undo-prune` restores a chunk that was pruned by hand as it was. A merged chunk has the key of
+        the one before it."""
         chunks, named = service.weave.chunks, ChunkKey.parse(key)
         acts: dict[ChunkAction, Callable[[str, ChunkKey], Any]] = {
             "pin": chunks.pin,
@@ -72,8 +74,8 @@ def routes(service: Service) -> APIRouter:
             key=str(why.key),
             live=why.live,
             pinned=why.pinned,
-            resurrected=[str(one.key) for one in moved.woken],
-            pruned=[str(one.key) for one in moved.slept],
+            resurrected=[str(one.key) for one in moved.resurrected],
+            pruned=[str(one.key) for one in moved.pruned],
         )
 
     @router.get(base + "/{key}/explanation", summary="Explain a chunk's brightness and history")
@@ -93,7 +95,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/api/tokens", summary="List the tokens at a range of positions", tags=["Context and search"])
     def get_tokens(first: Position, stop: Position) -> views.Tokens:
-        """Token by token, from `first` on and before `stop`: at most 10,000 positions."""
+        """The tokens from position `first` on and before `stop`, at most 10,000."""
         begin, end = requests.parse_position(first), requests.parse_position(stop)
         if end - begin > MAX_POSITIONS:
             raise BadInput(f"Ask for at most {MAX_POSITIONS:,} positions at once.")

@@ -20,7 +20,7 @@ from halo_weave.server.service import Service
 
 BudgetQuery = Annotated[int | None, Query(ge=0, le=10**6, description="As in the capture if not given.")]
 CaptureNameQuery = Annotated[str, Query(max_length=200, description="Of the capture; the last one if empty.")]
-MAX_MEGABYTES = 200  # of a capture that is replayed while somebody waits
+MAX_MEGABYTES = 200  # largest capture that a request may replay
 
 
 class CaptureView(Output):
@@ -141,8 +141,8 @@ def routes(service: Service) -> APIRouter:
                 ReplayedTurn(
                     turn=max((key.turn_id for key in bright), default=0),  # type: ignore[arg-type]
                     brightness={str(key): value for key, value in bright.items() if isfinite(value)},
-                    pruned=[str(one.key) for one in done.slept if one.turn == number],
-                    resurrected=[str(key) for turn, key in done.woken if turn == number],
+                    pruned=[str(one.key) for one in done.pruned if one.turn == number],
+                    resurrected=[str(key) for turn, key in done.resurrected if turn == number],
                 )
                 for number, bright in enumerate(done.brightness)
             ]
@@ -163,14 +163,14 @@ def routes(service: Service) -> APIRouter:
             pruned={
                 strategy: [
                     ReplayedPrune(
-                        turn=slept.turn,
-                        key=str(slept.key),
-                        brightness=slept.brightness,
-                        age=slept.age,
-                        reason=slept.why,
-                        text=one.texts.get(slept.key, ""),
+                        turn=pruned.turn,
+                        key=str(pruned.key),
+                        brightness=pruned.brightness,
+                        age=pruned.age,
+                        reason=pruned.why,
+                        text=one.texts.get(pruned.key, ""),
                     )
-                    for slept in one.slept
+                    for pruned in one.pruned
                 ]
                 for strategy, one in done.items()
             },

@@ -1,26 +1,33 @@
-"""Models: the one in use, those that are available, changing the model."""
+"""Models and engines: the model in use, available models, changing the model, and the engines that windows can choose."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated, Literal
 
 from fastapi import APIRouter
+from fastapi import Path as InPath
+from pydantic import Field
 
+from halo_weave.chat.models import ListedEngine
+from halo_weave.engines.engine_list import NamedEngine
 from halo_weave.errors import BadInput, ModelNotFound
 from halo_weave.models import catalogue, inventory
 from halo_weave.models.memory_estimate import machine_cores, machine_memory
 from halo_weave.server import requests, views
 from halo_weave.server.api.turns import StopResult
-from halo_weave.server.auth import Policy
-from halo_weave.server.current_user import CURRENT_USER, UNKNOWN_USER
+from halo_weave.server.auth import CURRENT_USER, UNKNOWN_USER, Policy
 from halo_weave.server.errors import ApiError
+from halo_weave.server.requests import WindowId
+from halo_weave.server.schema import TEXT_PATTERN, Input, Output
 from halo_weave.server.service import Service
+from halo_weave.settings import RemoteScope
 
 
 def routes(service: Service, policy: Policy) -> APIRouter:
     router = APIRouter(tags=["Models"])
-    # Whoever has a key is trusted with the memory, not with the files of this machine.
+    # A person with a key is trusted with the memory, but not with the files of this machine.
     any_path = not policy.key
 
     @router.get("/api/model", summary="Show the model in use and the progress of a change")
@@ -48,10 +55,8 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.post("/api/model", summary="Change the model", status_code=202)
     def post_model(asked: requests.ChooseModel) -> views.ModelView:
-        """It is pulled if it is not here, loaded and calibrated in the background; the events of every window show the progress.
-
-        The model in use speaks until then, and goes on if the other one cannot be had.
-        """
+        """It is downloaded if necessary, loaded and calibrated in the background; the events of every window show the
+        progress. The current model answers until then, and stays if the other one fails."""
         weave = service.whole
         try:
             found = inventory.find_model(asked.model.strip(), any_path=any_path)
@@ -64,14 +69,14 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.post("/api/model/stop", summary="Stop changing the model")
     def post_model_stop() -> StopResult:
-        """The model in use stays. What was downloaded is kept for the next time."""
+        """The current model stays. What was downloaded is kept for the next time."""
         return StopResult(stopped=service.whole.models.stop())
 
     @router.post("/api/model/retry", summary="Retry loading a missing model", status_code=202)
     def post_model_retry() -> views.Status:
         if (
             not service.runs_it and CURRENT_USER.get() != UNKNOWN_USER
-        ):  # before the memory is open nobody is known
+        ):  # before the memory is open no person is known
             raise ApiError(403, "not_yours", "This is for whoever runs the server.")
         service.begin()
         return service.status()
@@ -80,7 +85,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
 
 def check_embedder(name: str, *, any_path: bool) -> None:
-    """Refuse what is not there, and models to talk with, before anything begins."""
+    """Refuse missing files and chat models before anything begins."""
     try:
         found = inventory.find_model(name, any_path=any_path)
     except ModelNotFound as error:
@@ -90,10 +95,99 @@ def check_embedder(name: str, *, any_path: bool) -> None:
 
 
 def _embedder_in_use(service: Service) -> str:
-    """Its file; of the standard one, the file that was pulled, since it is made of that."""
+    """The file of the embedder; for the default one, the downloaded file from which it was converted."""
     used, standard = service.status().embedder.file, catalogue.DEFAULT_EMBEDDER.path
     return str(standard) if used and Path(used).parent == standard.parent else used
 
 
 def _same(one: str, other: str) -> bool:
     return bool(other) and Path(one).resolve() == Path(other).resolve()
+
+
+_Text = Annotated[str, Field(max_length=2000, pattern=TEXT_PATTERN)]
+_EngineName = Annotated[str, InPath(min_length=1, max_length=60, pattern=r"^[\w .:@-]+$")]
+
+
+class EngineView(Output):
+    name: str
+    kind: str
+    url: str
+    model_name: str
+    shadow_model: str
+    has_key: bool = Field(description="Whether a key is known. The key itself is never shown.")
+    configured: bool = Field(description="Whether it stands in config.toml, and can only be changed there.")
+    open: bool
+    remote_host: str = Field(description="The machine that text is sent to; empty: it stays on this one.")
+    attention_source: str = Field(description="Where the attention comes from, once it is open.")
+
+    @classmethod
+    def of(cls, one: ListedEngine) -> EngineView:
+        names = ("name", "kind", "url", "model_name", "shadow_model", "configured")
+        own = {name: getattr(one.engine, name) for name in names}
+        return cls(
+            **own, has_key=one.has_key, open=one.open, remote_host=one.elsewhere, attention_source=one.light
+        )
+
+
+class Engines(Output):
+    engines: list[EngineView]
+    notice: str = Field(default="", description="What was wrong with the file of engines; empty: nothing.")
+
+
+class EngineDefinition(Input):
+    kind: Literal["kobold", "openai", "llama"]
+    url: _Text = ""
+    model_name: _Text = Field(default="", description="As the server knows it; for llama a file or a name.")
+    shadow_model: _Text = Field(
+        default="", description="A small model that reads along, or off; empty: the smallest."
+    )
+    key: _Text = Field(default="", description="Empty: the one that was given before.")
+
+
+class WindowEngineView(Output):
+    name: str = Field(description="Of the engine; empty: the model of all windows.")
+    known: bool = Field(description="Whether there is an engine of this name.")
+    model: str = Field(description="Empty: it is not open yet.")
+    remote_host: str = Field(
+        validation_alias="elsewhere",
+        description="The machine that text is sent to; empty: it stays on this one.",
+    )
+    remote_scope: RemoteScope = Field(
+        validation_alias="rule", description="What of memory the model may read."
+    )
+    private: bool
+    attention_source: str = Field(validation_alias="light", description="Where the attention comes from.")
+    malformed_rows: int = Field(
+        validation_alias="malformed",
+        description="Rows of attention that could not be used since the engine was opened.",
+    )
+
+
+def engine_routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["Models"])
+
+    def told() -> Engines:
+        engines = service.whole.engines
+        return Engines(engines=[EngineView.of(one) for one in engines.list()], notice=engines.notice)
+
+    @router.get("/api/engines", summary="List engines")
+    def get_engines() -> Engines:
+        return told()
+
+    @router.put("/api/engines/{engine}", summary="Add or change an engine")
+    def put_engine(engine: _EngineName, asked: EngineDefinition) -> Engines:
+        service.whole.engines.add(NamedEngine(engine, **asked.model_dump()))
+        return told()
+
+    @router.delete("/api/engines/{engine}", summary="Remove an engine")
+    def delete_engine(engine: _EngineName) -> Engines:
+        service.whole.engines.remove(engine)
+        return told()
+
+    @router.get(
+        "/api/windows/{window_id}/engine", summary="Show the engine of a window, and where its text is sent"
+    )
+    def get_window_engine(window_id: WindowId) -> WindowEngineView:
+        return WindowEngineView.model_validate(service.weave.engines.where(window_id))
+
+    return router

@@ -10,8 +10,7 @@ from fastapi import Path as InPath
 from pydantic import Field
 
 from halo_weave.errors import BadInput
-from halo_weave.server.auth import Policy
-from halo_weave.server.current_user import CURRENT_USER
+from halo_weave.server.auth import CURRENT_USER, Policy
 from halo_weave.server.schema import NON_BLANK_PATTERN, Input, Output
 from halo_weave.server.service import Service
 from halo_weave.store.records import NAME_LENGTH, OWNER, OWNER_NAME, WINDOW_ID
@@ -91,7 +90,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.post("/api/people", summary="Add a person, with a key and a memory of their own", status_code=201)
     def post_person(asked: NewPerson) -> NewKey:
-        """For someone whose key was revoked, a new one. From the first person on, everyone needs a key."""
+        """A person whose key was revoked gets a new one. From the first person on, everybody needs a key."""
         people = service.whole.people
         if not policy.key:
             raise BadInput("Start the server with --key first: from the first person on you need one, too.")
@@ -116,7 +115,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         person: Annotated[str, Query(min_length=1, max_length=NAME_LENGTH, pattern=NON_BLANK_PATTERN)],
         window: Annotated[str, Query(pattern=f"{WINDOW_ID}|^$")] = "",
     ) -> None:
-        """Chunks of it that were resurrected in their windows leave them."""
+        """Chunks of it that were resurrected in the other person's windows are removed there."""
         service.weave.people.unshare(window, person)
 
     return router

@@ -75,12 +75,12 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/api/presets/apply", summary="Apply a preset to one window or to all")
     def post_apply(asked: requests.ApplyPreset) -> PresetView:
-        """What it does not set stays as it is."""
+        """What the preset does not contain stays as it is."""
         return told(service.weave.presets.apply(asked.name, asked.window))
 
     @router.delete("/api/presets", summary="Delete a preset")
     def delete_preset(name: PresetName) -> PresetView:
-        """Windows that it was applied to stay as they are. The answer is what it was, to save it again."""
+        """Windows that it was applied to stay as they are. The response is the deleted preset, to save it again."""
         return told(service.weave.presets.delete(name))
 
     return router

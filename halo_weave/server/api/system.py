@@ -1,4 +1,4 @@
-"""Status, settings and statistics; export, import, clearing and reindexing of the memory; browser sessions."""
+"""Status, health, settings and statistics; export, import, clearing and reindexing of the memory; browser sessions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import IO, Any
 
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
+from halo_weave import __version__
+from halo_weave.chat import Weave
 from halo_weave.chat.export import ExportFormat
 from halo_weave.chat.memory import EmbeddingState, ImportState
-from halo_weave.errors import StoreFull
+from halo_weave.errors import HaloWeaveError, StoreFull
 from halo_weave.server import requests, views
 from halo_weave.server.api.models import check_embedder
-from halo_weave.server.auth import Policy
-from halo_weave.server.current_user import CURRENT_USER, UNKNOWN_USER
+from halo_weave.server.auth import CURRENT_USER, UNKNOWN_USER, Policy
 from halo_weave.server.requests import TimeText, WindowId
 from halo_weave.server.schema import Id
 from halo_weave.server.service import Service
@@ -93,10 +94,8 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         embeddings: bool = False,
         format: ExportFormat = "halo-weave",
     ) -> StreamedBody:
-        """Times without a zone are UTC. A question and its answer are never parted.
-
-        `markdown` is for one window, `chatgpt` the shape of ChatGPT's export; of the other fields, both take the window.
-        """
+        """Times without a zone are UTC. A question and its answer are never separated. `markdown` exports one window,
+        `chatgpt` has the format of ChatGPT's export; both use only the field `window`."""
         subset = ExportFilter(
             window,
             None if first_turn is None else requests.parse_position(first_turn),
@@ -123,7 +122,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.post("/api/import", summary="Import a file into the memory", openapi_extra=FILE_BODY)
     async def post_import(request: Request) -> ImportResult:
-        """The program that wrote it is recognised. What is here already is left as it is; importing again adds what is new."""
+        """The format is recognised. Stored conversations stay unchanged; importing again adds what is new."""
         memory = service.whole.memory
         with _spool_file(memory.folder) as file:
             async for piece in request.stream():
@@ -141,7 +140,8 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.post("/api/reindex", summary="Embed everything again", status_code=202)
     def post_reindex(asked: requests.Reindex | None = None) -> EmbeddingState:
-        """In the background, by another embedder if one is named. Search goes on with the vectors that are there."""
+        """Runs in the background, with another embedder if one is named. Search keeps using the existing vectors
+        meanwhile."""
         memory = service.whole.memory
         name = asked.embedder.strip() if asked and asked.embedder else None
         if name is not None:
@@ -154,7 +154,8 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.post("/api/session", summary="Start a session: exchange the key for a cookie", status_code=204)
     def post_session(request: Request) -> Response:
-        """For what cannot send the key itself: links and event sources of our own page. It ends with the server."""
+        """For requests that cannot send the key themselves: links and event sources of the page. It ends with the
+        server."""
         answer = Response(status_code=204)
         who = CURRENT_USER.get()
         if who not in (None, UNKNOWN_USER):
@@ -166,7 +167,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.delete("/api/session", summary="End the session", status_code=204)
     def delete_session(request: Request) -> Response:
-        """Its cookie opens nothing any more."""
+        """The session's cookie is no longer valid."""
         policy.sessions.end(policy.session_of(request.headers))
         answer = Response(status_code=204)
         answer.delete_cookie(policy.cookie, httponly=True, samesite="strict")
@@ -177,10 +178,10 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
 @contextmanager
 def _spool_file(folder: Path) -> Iterator[IO[bytes]]:
-    """A file to fill, open and whole when the block ends, closed if it fails.
+    """A temporary file, closed if the block fails.
 
-    It lies beside the memory, since the system's temporary folder may be kept in RAM. It has no name there, so that
-    nothing of it is left when the process is killed.
+    It is beside the memory, since the system's temporary folder may be in RAM. It has no name, so it disappears if the
+    process is killed.
     """
     try:
         file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - who fills it closes it
@@ -202,3 +203,77 @@ def _blocks(file: IO[bytes]) -> Generator[bytes, None, None]:
         file.seek(0)
         while block := file.read(BLOCK):
             yield block
+
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+# By the name of a counter: its metric and description.
+COUNTERS = {
+    "turns": ("turns_total", "Turns that ended."),
+    "failures": ("turn_failures_total", "Turns that failed."),
+    "tokens": ("tokens_total", "Tokens written."),
+    "seconds": ("turn_seconds_total", "Seconds that turns took."),
+    "writing_seconds": ("generation_seconds_total", "Seconds in which tokens were written."),
+    "own_seconds": ("overhead_seconds_total", "Seconds before the model was asked, recall among them."),
+    "recall_seconds": ("recall_seconds_total", "Seconds of that for finding what should be resurrected."),
+    "resurrected": ("chunks_resurrected_total", "Chunks that were resurrected."),
+    "pruned": ("chunks_pruned_total", "Chunks that were pruned."),
+    "store_errors": ("store_errors_total", "Turns that failed because of the store."),
+}
+PREFILL_KINDS = ("reused", "restored", "computed")
+
+
+def health_routes(service: Service) -> APIRouter:
+    router = APIRouter(include_in_schema=False)
+
+    @router.get("/healthz")
+    def get_health() -> PlainTextResponse:
+        """The process answers requests."""
+        return PlainTextResponse("ok\n")
+
+    @router.get("/readyz")
+    def get_readiness() -> PlainTextResponse:
+        """The memory can be read and the model is loaded; else 503 with the reason."""
+        try:
+            service.check()
+        except HaloWeaveError as error:
+            return PlainTextResponse(f"{error}\n", 503)
+        return PlainTextResponse("ready\n")
+
+    @router.get("/metrics")
+    def get_metrics() -> PlainTextResponse:
+        return PlainTextResponse("".join(_lines(service.whole)), media_type=TEXT)
+
+    return router
+
+
+def _lines(weave: Weave) -> Iterator[str]:
+    sums = weave.turns.totals.read()
+    for key, (name, about) in COUNTERS.items():
+        yield _metric(name, "counter", about, f"{sums[key]:.10g}")
+    yield _head(
+        "prompt_tokens_total", "counter", "Tokens of prompts, by where their keys and values came from."
+    )
+    for how in PREFILL_KINDS:
+        yield f'halo_weave_prompt_tokens_total{{from="{how}"}} {sums[how]}\n'
+    yield _metric(
+        "turns_running", "gauge", "Turns under way or waiting for the model.", len(weave.turns.generating())
+    )
+    yield _metric(
+        "turns_waiting", "gauge", "Of these, turns that wait for their first token.", weave.turns.waiting
+    )
+    pace = sums["tokens"] / sums["writing_seconds"] if sums["writing_seconds"] else 0
+    yield _metric(
+        "tokens_per_second", "gauge", "Tokens written a second, on average since the start.", f"{pace:.4g}"
+    )
+    yield _metric(
+        "event_clients", "gauge", "Clients that follow the events of a window.", weave.turns.watchers
+    )
+    yield _head("info", "gauge", "The version.") + f'halo_weave_info{{version="{__version__}"}} 1\n'
+
+
+def _head(name: str, kind: str, about: str) -> str:
+    return f"# HELP halo_weave_{name} {about}\n# TYPE halo_weave_{name} {kind}\n"
+
+
+def _metric(name: str, kind: str, about: str, value: object) -> str:
+    return f"{_head(name, kind, about)}halo_weave_{name} {value}\n"

@@ -1,13 +1,14 @@
-"""Turns of a window: send a message, regenerate, continue, stop, edit, branches."""
+"""Turns of a window: send a message with documents, regenerate, continue, stop, edit, branches."""
 
 from __future__ import annotations
 
 import asyncio
 from concurrent.futures import Future
 from datetime import datetime
+from typing import Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query, Request
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
@@ -16,7 +17,7 @@ from halo_weave.chat.turn_runner import TurnAccepted
 from halo_weave.core.tokens import Role
 from halo_weave.server import requests, views
 from halo_weave.server.requests import WindowId
-from halo_weave.server.schema import Id, Number, Output
+from halo_weave.server.schema import NON_BLANK_PATTERN, Id, Number, Output
 from halo_weave.server.service import Service
 
 
@@ -36,7 +37,7 @@ class AddedTurns(Output):
 
 
 class EditedTurn(Output):
-    """A turn of the user's is answered, so there is something to follow; another one is only replaced."""
+    """A user's turn gets a new reply, so it has events to follow; another turn is only replaced."""
 
     turn_id: Id | None = Field(description="The turn that stands there now.")
     accepted: MessageAccepted | None
@@ -73,10 +74,8 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/messages", summary="Send a message", status_code=202)
     async def post_message(window_id: WindowId, asked: requests.NewMessage) -> MessageAccepted:
-        """The answer comes once the message is stored; the reply comes in the window's events.
-
-        It is generated whether or not anybody listens.
-        """
+        """Answers once the message is stored; the reply arrives in the window's events. It is generated whether or not
+        a client listens."""
         after = None if asked.after is None else requests.parse_position(asked.after)
         wish = requests.recall_overrides_of(asked.recall)
         documents = [Document(one.name, one.text) for one in asked.documents]
@@ -87,7 +86,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/turns", summary="Add turns without asking the model", status_code=201)
     def post_turns(window_id: WindowId, asked: requests.AddTurns) -> AddedTurns:
-        """They become the last ones of the window, one after the other."""
+        """They are appended to the window in order."""
         said = [(Role(one.role), one.text) for one in asked.turns]
         return AddedTurns(turns=[str(one.id) for one in service.weave.turns.add(window_id, said)])
 
@@ -106,7 +105,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/edit", summary="Edit a turn", status_code=202)
     async def post_edit(window_id: WindowId, asked: requests.EditTurn) -> EditedTurn:
-        """A turn of the user's is answered. The former text, and all that followed, stays in memory on another branch."""
+        """A user's turn gets a new reply. The former text, and all that followed, stays in memory on another branch."""
         turn = requests.parse_position(asked.turn_id)
         future = await run_in_threadpool(service.weave.turns.edit, window_id, turn, asked.text)
         if future is not None:
@@ -123,7 +122,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/rewind", summary="Rewind a window to a turn")
     def post_rewind(window_id: WindowId, asked: requests.TurnReference) -> CheckedOutTurn:
-        """What followed is set aside, and comes back with `checkout`."""
+        """The later turns are set aside; `checkout` restores them."""
         last = service.weave.turns.rewind(window_id, requests.parse_position(asked.turn_id))
         return CheckedOutTurn(turn_id=str(last.id))
 
@@ -140,8 +139,45 @@ def routes(service: Service) -> APIRouter:
 
     @router.post("/stop", summary="Stop the reply")
     def post_stop(window_id: WindowId) -> StopResult:
-        """What was generated so far is kept."""
+        """The tokens so far are kept."""
         service.weave.windows.get(window_id)
         return StopResult(stopped=service.weave.turns.abort(window_id))
+
+    return router
+
+
+FILE_BODY = {
+    "requestBody": {
+        "required": True,
+        "description": "The file as it is: a text in UTF-8, a PDF or a DOCX.",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+class ExtractedDocument(Output):
+    name: str = Field(description="Without folders.")
+    text: str
+    tokens: int = Field(description="That the text takes in the context.")
+
+
+def document_routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["Turns"])
+
+    @router.post("/api/documents", summary="Extract the text of a file to attach", openapi_extra=FILE_BODY)
+    async def post_document(
+        request: Request,
+        name: Annotated[str, Query(min_length=1, max_length=1000, pattern=NON_BLANK_PATTERN)],
+        window: Annotated[WindowId | None, Query(description="Whose limits hold.")] = None,
+    ) -> ExtractedDocument:
+        """Nothing is stored: send the name and the text with a message."""
+        documents = service.weave.documents
+        most = await run_in_threadpool(documents.most_bytes, window)
+        data = bytearray()
+        async for piece in request.stream():
+            if len(data) <= most:  # of a file that is too large, the rest is not kept
+                data += piece
+        found = await run_in_threadpool(documents.read, name, bytes(data), window)
+        return ExtractedDocument.model_validate(found)
 
     return router

@@ -24,7 +24,7 @@ EXAMPLE = 'id: 3f9a01bc-17\nevent: token\ndata: {"id":260,"position":"42","text"
 
 
 def _own_settings(asked: BaseModel | None) -> tuple[dict[str, Any], list[str]]:
-    """What a window sets, and what goes back to the setting for all: null where a setting cannot be empty."""
+    """The window's own settings, and those that follow the setting for all: null, where a setting cannot be empty."""
     given = requests.given_fields(asked) if asked else {}
     reset = [name for name, value in given.items() if value is None and not FIELDS[name].metadata["optional"]]
     return {name: value for name, value in given.items() if name not in reset}, reset
@@ -108,7 +108,7 @@ def routes(service: Service) -> APIRouter:
         around: Id | None = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> views.Transcript:
-        """From an offset on, around a turn, or without either the last ones. Pruned chunks are included."""
+        """From an offset on, around a turn, or by default the last ones. Pruned chunks are included."""
         turn = None if around is None else requests.parse_position(around)
         page = service.weave.windows.said(window_id, offset=offset, around=turn, limit=limit)
         return views.Transcript.model_validate(page)
@@ -155,7 +155,7 @@ def routes(service: Service) -> APIRouter:
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> views.DeletedChunks:
-        """What was deleted last comes first."""
+        """Most recently deleted first."""
         total, found = service.weave.windows.deleted(window_id, offset=offset, limit=limit)
         return views.DeletedChunks.model_validate({"total": total, "items": found})
 
@@ -169,7 +169,7 @@ def routes(service: Service) -> APIRouter:
         offset: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
     ) -> views.PrunedBetween:
-        """In time order. Without `from` from the beginning, without `to` up to the end."""
+        """In order of time. Without `from` from the beginning, without `to` to the end."""
         start = 0 if first is None else requests.parse_position(first)
         end = 2**63 - 1 if last is None else requests.parse_position(last)
         whole, found = service.weave.windows.gap(window_id, start, end, offset=offset, limit=limit)
@@ -199,7 +199,7 @@ def routes(service: Service) -> APIRouter:
         tags=["Context and search"],
     )
     def get_timeline(window_id: WindowId) -> views.WindowTimeline:
-        """Without the text: what is live, what is pruned, and when each chunk was pruned and resurrected."""
+        """Without text: which chunks are live or pruned, and when each was pruned and resurrected."""
         return views.WindowTimeline.model_validate(service.weave.windows.life(window_id))
 
     @router.post(
@@ -208,12 +208,13 @@ def routes(service: Service) -> APIRouter:
         tags=["Notes and structured memory"],
     )
     def post_inject(window_id: WindowId, asked: requests.InjectMemoryEntry) -> views.InjectionResult:
-        """The newest exchange stays. If nothing of it fits, nothing is pruned, and the answer says what is missing."""
+        """The newest exchange is never pruned. If none of it fits, nothing is pruned, and the response says what is
+        missing."""
         done = service.weave.memory_tools.inject(window_id, asked.path)
         return views.InjectionResult(
-            resurrected=[str(one.key) for one in done.woken],
-            cost=sum(one.cost for one in done.woken),
-            pruned=[str(one.key) for one in done.slept],
+            resurrected=[str(one.key) for one in done.resurrected],
+            cost=sum(one.cost for one in done.resurrected),
+            pruned=[str(one.key) for one in done.pruned],
         )
 
     return router

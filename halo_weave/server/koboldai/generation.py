@@ -1,4 +1,4 @@
-"""Tokenize, detokenize, generate with attention, abort: the API that the prototype used. It uses the engine alone."""
+"""The API that the prototype used: tokenize, detokenize, generate with attention, abort. It uses the engine alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def has_instruct_tags(text: str) -> bool:
 
 
 def tokenize_instruct(engine: Engine, text: str) -> Ids:
-    """The tokens of such a prompt. What stands before the first mark frames it; the last output is gone on with."""
+    """The tokens of an instruction prompt. The text before the first marker is its frame; the last output is continued."""
     before, *found = _TAG.split(_END_TAG.sub("", text))
     system, messages = [before.strip()], list[ChatMessage]()
     begun = ""
@@ -72,7 +72,7 @@ def tokenize_instruct(engine: Engine, text: str) -> Ids:
 
 
 _MAX_IDS = 200_000
-_MAX_STOPS = 256  # clients send the names of all who speak
+_MAX_STOPS = 256  # clients send the names of all speakers
 _KOBOLD_REASONS: dict[StopReason | None, str] = {
     "length": "length",
     "context": "length",
@@ -80,7 +80,7 @@ _KOBOLD_REASONS: dict[StopReason | None, str] = {
     "eos": "stop",
     "stop": "stop",
 }
-MAX_TEXTS = 32  # generations whose text can be asked for
+MAX_TEXTS = 32  # generations whose text can be requested
 _Text = Annotated[str, Field(max_length=900_000, pattern=TEXT_PATTERN)]
 _TokenIds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Field(max_length=_MAX_IDS)]
 _IGNORED = Field(default=None, description="Without effect.")
@@ -110,14 +110,14 @@ class KoboldModel(Output):
 
 
 class KoboldInput(Input):
-    """What clients of the family send. They send much: what is not known is passed over."""
+    """A request of a KoboldAI client. Unknown fields are ignored, because clients send many."""
 
     model_config = ConfigDict(extra="ignore", strict=True, frozen=True, json_schema_extra=nullable)
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        """They send null for what they do not choose."""
+        """Clients send null for what they do not choose."""
         told = isinstance(given, dict)
         return {key: one for key, one in given.items() if one is not None} if told else given
 
@@ -150,7 +150,7 @@ class Detokenized(Output):
 
 
 class Generate(KoboldInput):
-    """With both `prompt` and `input_ids`, the ids hold."""
+    """If both `prompt` and `input_ids` are given, the ids count."""
 
     prompt: _Text | None = None
     input_ids: _TokenIds | None = None
@@ -190,7 +190,7 @@ class Generate(KoboldInput):
 
     @property
     def is_koboldai_client(self) -> bool:
-        """Whether a client of KoboldAI asks, which knows nothing of the prototype's messages."""
+        """Whether the client is one of KoboldAI, which does not know the prototype's messages."""
         prototype = {
             "input_ids",
             "output_attentions",
@@ -211,7 +211,7 @@ class Generate(KoboldInput):
 
     @property
     def wants_mean_only(self) -> bool:
-        """Whether the prototype's page asks: it takes the mean over layers and heads, so one of each will do."""
+        """Whether the client is the prototype's page: it only uses the mean over layers and heads."""
         return self.request_id is not None and "attention_format" not in self.model_fields_set
 
     @cached_property
@@ -247,7 +247,7 @@ class GeneratedMessage(RootModel[Any]):
     """`token` for each token, then `done` or `error`."""
 
     class Attention(Output):
-        """What a token looked at: the rows as little-endian float32."""
+        """The attention row of a token, as little-endian float32."""
 
         format: Literal["aggregated", "per_layer"]
         shape: list[int]
@@ -278,7 +278,7 @@ class GeneratedMessage(RootModel[Any]):
         message: str
 
     class FamilyMessage(Output):
-        """What a client of the KoboldAI family gets instead."""
+        """The message for KoboldAI clients."""
 
         token: str
         finish_reason: Literal["length", "stop"] | None
@@ -297,7 +297,7 @@ def _tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
 
 
 def _bos_token(engine: Engine) -> Tokens:
-    """The token that the model's texts begin with, if its template puts one before the first turn and no other."""
+    """The token that begins a text, if the template writes one before the first turn only."""
     first = engine.chat([ChatMessage("user", "a")]).pieces[0]
     begin = engine.tokenize(first.text if first.part == "begin" else "", special=True)
     opens = len(begin) == 1 and begin.ids[0] == engine.info.special.get("bos")
@@ -329,7 +329,7 @@ def prompt_of(engine: Engine, asked: Generate) -> Prompt:
 
 
 def _attention(step: Step | None, asked: Generate, model: ModelInfo) -> dict[str, Any] | None:
-    """One step's rows as the prototype sends them; None when the engine had none to give."""
+    """One step's rows in the prototype's format; None if the engine has none."""
     row, form = None if step is None else step.row, asked.attention_format
     values = None if row is None else row.raw if form == "per_layer" else row.tokens
     if values is None:
@@ -359,7 +359,7 @@ def _event_lines(
     prompt: Prompt,
     generation_history: GenerationHistory,
 ) -> Generator[bytes, None, None]:
-    """The text as server-sent events, token by token. A stop text is sent too: clients look for it."""
+    """The text as server-sent events, token by token. A stop string is sent, too: clients look for it."""
     name, family = asked.name, asked.is_koboldai_client
     if asked.output_hidden_states:
         sentence = "Hidden states are not given out here: llama.cpp keeps them inside. Ask without them."
@@ -386,11 +386,11 @@ def _event_lines(
 
 @dataclass(slots=True)
 class GeneratedToken:
-    """A token of a generation, or with a reason its end."""
+    """A token of a generation, or its end with a reason."""
 
     id: int = 0
     text: str = ""  # whole characters only
-    shown: str = ""  # the same without a stop text, where that is to be left out
+    shown: str = ""  # the text without a stop string, if that is to be left out
     count: int = 0
     reason: StopReason | None = None
     step: Step | None = None
@@ -398,7 +398,7 @@ class GeneratedToken:
 
 @dataclass(slots=True)
 class GenerationHistory:
-    """What was generated, as the family's clients ask for it: texts by name while they grow, figures of the last one."""
+    """Recent generations, for clients that ask for them: text by key while it grows, and figures of the last one."""
 
     texts: dict[str, str] = field(default_factory=dict)
     count: int = 0
@@ -422,13 +422,13 @@ def generate_tokens(
     prompt: Prompt,
     generation_history: GenerationHistory,
 ) -> Iterator[GeneratedToken]:
-    """Token by token up to a stop text, which is part of it."""
+    """Generate token by token, up to and including a stop string."""
     capture = Capture(raw=asked.attention_format == "per_layer") if asked.output_attentions else None
     decoder = getincrementaldecoder("utf-8")("replace")
     name, text, count, began, met = asked.name, "", 0, time.perf_counter(), False
     holding = bool(asked.stop_sequence) and asked.trim_stop
     longest = max((len(one) for one in asked.stop_sequence), default=0)
-    told = 0  # characters of the text that were shown
+    told = 0  # characters that were sent
     steps = engine.generate(
         window, prompt, asked.sampling, capture, mode="exact", stopped=lambda: met or stop.is_set()
     )
@@ -467,7 +467,7 @@ def generate_tokens(
 
 
 async def _read_text_request(request: Request) -> Tokenize:
-    """The request as JSON, or the text itself as text/plain."""
+    """The request as JSON, or as plain text."""
     plain = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/plain"
     try:
         asked = await _read_plain_text(request) if plain else await request.json()
@@ -483,7 +483,8 @@ async def _read_text_request(request: Request) -> Tokenize:
 
 
 async def _read_plain_text(request: Request) -> Any:
-    """The prototype's page sends its JSON as text/plain, so that a browser does not ask first. Other text is meant so."""
+    """The prototype's page sends JSON as text/plain, to avoid a CORS preflight request. Other text is the prompt
+    itself."""
     text = (await request.body()).decode()
     try:
         found = json.loads(text) if text.lstrip().startswith("{") else None
@@ -509,7 +510,7 @@ def routes(
     running: Callable[[], StatelessRuns],
     generation_history: Callable[[], GenerationHistory],
 ) -> APIRouter:
-    """The prototype's addresses. `engine` raises while there is none."""
+    """The prototype's addresses. `engine` raises an error while there is none."""
     router = APIRouter(tags=["Prototype"])
 
     @router.get("/api/v1/model", summary="Show the model")

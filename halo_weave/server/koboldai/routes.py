@@ -22,7 +22,7 @@ from halo_weave.server.koboldai.generation import (
 from halo_weave.server.schema import TEXT_PATTERN, Output
 from halo_weave.server.stateless_runs import StatelessRuns
 
-# Clients switch on what a version has: 1.2.5 of the API, and streaming by events since 1.40 of KoboldCpp.
+# Clients enable features by version: 1.2.5 of the API, and streaming by events since KoboldCpp 1.40.
 _API_VERSION, _KOBOLDCPP_VERSION = "1.2.5", "1.60"
 _DEFAULT_LENGTH = 256
 
@@ -120,7 +120,7 @@ def routes(
 
     @router.post("/api/extra/generate/check", summary="Show what was generated so far")
     def post_check(asked: CheckText | None = None) -> KoboldTexts:
-        """By the genkey of the request; without one, of the last that began."""
+        """By the genkey of the request; without one, the last generation."""
         name = asked.genkey if asked else None
         texts = generation_history().texts
         text = texts.get(name, "") if name else next(reversed(texts.values()), "")

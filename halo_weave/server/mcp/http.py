@@ -11,13 +11,11 @@ from starlette.types import Receive, Scope, Send
 
 from halo_weave.chat.memory import McpMemory
 
-WRITES_HEADER = (
-    "x-halo-writes"  # `yes` or `no`: what the user allowed the program on the other side, if it is ours
-)
+WRITES_HEADER = "x-halo-writes"  # `yes` or `no`: whether the user allowed our own proxy to write
 
 
 class McpEndpoint:
-    """An ASGI application. Who may come in was decided before."""
+    """An ASGI application. Access was checked before."""
 
     def __init__(self, library: Callable[[], McpMemory], *, writes: bool) -> None:
         self._library, self._writes = library, writes
@@ -36,7 +34,7 @@ class McpEndpoint:
         await manager.handle_request(scope, receive, send)
 
     async def _run(self, writes: bool, ready: asyncio.Future[Any]) -> None:
-        """Keeps one server of both kinds running until the loop ends."""
+        """Run one MCP server with write tools and one without, until the loop ends."""
         try:
             manager = await asyncio.to_thread(self._manager, writes)
         except BaseException as error:
@@ -53,7 +51,7 @@ class McpEndpoint:
         from halo_weave.server.mcp.tools import memory_server
 
         server = memory_server(self._library, writes=writes)
-        # Host and origin were checked before. Nothing is kept between requests, so a restart is not noticed.
+        # Host and origin were checked before. No state is kept between requests, so clients survive a restart.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         server.streamable_http_app(json_response=True, stateless_http=True, transport_security=unchecked)
         return server.session_manager

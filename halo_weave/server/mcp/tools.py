@@ -51,7 +51,8 @@ _ChunkId = Annotated[str, Field(description="The id of a chunk, like 12.0.user."
 
 
 def memory_server(library: Callable[[], McpMemory], *, writes: bool = False) -> MCPServer[Any]:
-    """`library` is asked at each call, since the memory may open later than the server. `writes`: with tools that write."""
+    """The MCP server. `library` is called for each request, since the memory may open later than the server. `writes`:
+    with tools that write."""
     server: MCPServer[Any] = MCPServer(
         "halo-weave",
         title="Halo Weave memory",
@@ -71,7 +72,8 @@ def memory_server(library: Callable[[], McpMemory], *, writes: bool = False) -> 
         until: _Until = "",
         offset: Annotated[int, Field(ge=0, description="To go on: next_offset of the last answer.")] = 0,
     ) -> MemoryHits:
-        """Find what was said, by meaning and by words, best first. Each hit has its id, speaker, date, window and why."""
+        """Find what was said, by meaning and by words, best first. Each hit has its id, speaker, date, window and
+        reasons."""
         with _in_sentences(ToolError):
             return library().search(
                 query, budget=budget, window=window, since=since, until=until, offset=offset
@@ -94,13 +96,13 @@ def memory_server(library: Callable[[], McpMemory], *, writes: bool = False) -> 
         cursor: Annotated[str, Field(description="To go on: next_cursor of the last answer.")] = "",
         limit: Annotated[int, Field(ge=1, le=100, description="Turns on a page.")] = 20,
     ) -> Timeline:
-        """What was said, in the order of time, by page."""
+        """What was said, in order of time, by page."""
         with _in_sentences(ToolError):
             return library().timeline(since=since, until=until, window=window, cursor=cursor, limit=limit)
 
     @server.tool(title="State of the memory", annotations=_READS, structured_output=True)
     def memory_status() -> MemoryStatus:
-        """How much the memory holds, from when to when, and its windows."""
+        """How much the memory holds, its first and last date, and its windows."""
         with _in_sentences(ToolError):
             return library().status()
 
@@ -110,7 +112,7 @@ def memory_server(library: Callable[[], McpMemory], *, writes: bool = False) -> 
 
     @server.prompt(title="Recall")
     def recall(subject: str) -> str:
-        """Look up what memory holds about a subject, then answer from it."""
+        """Look up what memory contains about a subject, then answer from it."""
         return (
             f"Search my memory with memory_search for: {subject}\nRead around the best hits with memory_read where that "
             "helps. Then tell me what I said about it and when, with speaker and date, and what is not known."
@@ -131,7 +133,7 @@ def _add_writing(server: MCPServer[Any], library: Callable[[], McpMemory]) -> No
         ] = "",
         speaker: Annotated[str, Field(description="Who says it.")] = "",
     ) -> MemoryWritten:
-        """Remember something for later conversations. A path that is there already gets a new version."""
+        """Remember something for later conversations. An existing path gets a new version."""
         with _in_sentences(ToolError):
             return library().write(text, path=path, speaker=speaker)
 
@@ -140,7 +142,7 @@ def _add_writing(server: MCPServer[Any], library: Callable[[], McpMemory]) -> No
         id: _ChunkId,
         undo: Annotated[bool, Field(description="Bring it back.")] = False,
     ) -> MemoryForgotten:
-        """Take a chunk out of search and every window; of a question's opening or an answer, the whole exchange."""
+        """Delete a chunk from search and all windows; for a question's opening or an answer, the whole exchange."""
         with _in_sentences(ToolError):
             return library().forget(id, undo=undo)
 
@@ -148,7 +150,7 @@ def _add_writing(server: MCPServer[Any], library: Callable[[], McpMemory]) -> No
 def _add_resources(server: MCPServer[Any], library: Callable[[], McpMemory]) -> None:
     @server.resource("halo://windows", name="windows", title="Windows", mime_type="application/json")
     def windows() -> str:
-        """The windows: id, name, and when something was last said."""
+        """The windows: id, name, and time of the last message."""
         with _in_sentences(ResourceError):
             return json.dumps(library().status().windows, ensure_ascii=False)
 
@@ -167,7 +169,7 @@ def _add_resources(server: MCPServer[Any], library: Callable[[], McpMemory]) -> 
 
 @contextmanager
 def _in_sentences(kind: type[Exception]) -> Iterator[None]:
-    """What went wrong in the words of our own errors, for the model on the other side to read."""
+    """Errors as our own sentences, for the model on the other side."""
     try:
         yield
     except HaloWeaveError as error:
@@ -185,7 +187,7 @@ def serve_stdio(library: McpMemory, *, writes: bool) -> None:
 
 
 def proxy_stdio(address: str, key: str, *, writes: bool) -> None:
-    """Every message goes to the server at `address`, and its answers come back."""
+    """Forward every message to the server at `address`, and its responses back."""
     anyio.run(_pass_on, address, key, writes)
 
 

@@ -18,9 +18,10 @@ _CLOSING = re.compile(r'(?:,[^{}]*(?=\}))?"?[\s}\]]*')
 
 
 def tool_call_grammar(engine: Engine, tools: str, wanted: str, effort: str | None) -> str:
-    """`wanted`: the tool that has to be called; any of them if empty. The model may think before it calls.
+    """The grammar of a forced call. `wanted`: the tool to call; empty: any of them.
 
-    Where the template writes arguments as JSON, they fit the tool's schema; else the name is what is certain.
+    The model may think first. If the template writes arguments as JSON, they match the tool's schema; otherwise only
+    the name is certain.
     """
     text, prompt = _rendered_call(engine, tools, effort)
     marks, begin = engine.facts.marks, ""
@@ -39,7 +40,7 @@ def tool_call_grammar(engine: Engine, tools: str, wanted: str, effort: str | Non
 
 
 def _rendered_call(engine: Engine, tools: str, effort: str | None) -> tuple[str, str]:
-    """What the template writes of a call after its generation prompt, and that prompt."""
+    """The text that the template writes for a call after its generation prompt, and that prompt."""
     declared, asked = parse_tool_declarations(tools), ChatMessage("user", "a")
     talk = [
         asked,
@@ -50,11 +51,11 @@ def _rendered_call(engine: Engine, tools: str, effort: str | None) -> tuple[str,
     whole = engine.chat(talk, effort=effort, tools=declared).text
     same = common_prefix(alone.text, whole)
     cut = same.rfind("<")
-    if ">" not in same[cut:]:  # within a mark
+    if ">" not in same[cut:]:  # within a delimiter
         same = same[: max(0, cut)]
     text = whole[len(same) :].partition("qzResult")[0]
     format = engine.facts.tools
-    if PROBE_CALL.name not in text and format is not None:  # it tells only in words how to call
+    if PROBE_CALL.name not in text and format is not None:  # it describes calls only in words
         about = {
             format.name_key or "name": PROBE_CALL.name,
             format.arguments_key or "arguments": PROBE_CALL.arguments,
@@ -64,7 +65,7 @@ def _rendered_call(engine: Engine, tools: str, effort: str | None) -> tuple[str,
 
 
 def _call_rule(text: str, function: dict[str, Any]) -> tuple[str, Any, str]:
-    """A call of this tool: what stands before its arguments, their schema, what stands after them."""
+    """The rule for a call of this tool: the text before its arguments, their schema, the text after them."""
     name = text.find(PROBE_CALL.name)
     arguments = re.search(r"\{[^{}]*qzText[^{}]*\}", text)
     if arguments is None or not _is_probe(arguments[0]):

@@ -16,7 +16,7 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True)
 class ReplyPiece:
-    """A piece of a reply."""
+    """A part of a reply."""
 
     text: str
     raw: bytes = b""
@@ -26,12 +26,12 @@ class ReplyPiece:
     call: dict[str, Any] | None = None  # a whole tool call
 
 
-EMPTY_PIECE = ReplyPiece("")  # of a reply that is looked at without waiting
+EMPTY_PIECE = ReplyPiece("")  # for a reply that is polled
 
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens that were read and written."""
+    """Tokens of prompt and reply."""
 
     prompt: int = 0
     cached: int = 0
@@ -59,7 +59,7 @@ class Usage:
 
 @dataclass(slots=True)
 class Choice:
-    """One reply while it comes. Its pieces are read once."""
+    """One reply while it streams. Its pieces can be read once."""
 
     pieces: Generator[ReplyPiece, None, None]
     usage: Usage
@@ -70,7 +70,7 @@ class Choice:
     logprobs: list[dict[str, Any]] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[ReplyPiece]:
-        """Whoever stops in the middle has to `close`: the reply ends then."""
+        """The pieces of the reply. A caller that stops early must call `close`, which ends the reply."""
         for piece in self.pieces:
             if piece is EMPTY_PIECE:
                 pass
@@ -109,7 +109,7 @@ def logprob_of(piece: ReplyPiece) -> dict[str, Any]:
 
 
 def text_logprobs(known: list[dict[str, Any]]) -> dict[str, Any]:
-    """The same in the older shape, of texts that go on."""
+    """Log-probabilities in the older format of text completions."""
     lengths = [len(one["token"]) for one in known]
     return {
         "tokens": [one["token"] for one in known],
@@ -151,7 +151,7 @@ def delta_of(piece: ReplyPiece, calls: int) -> dict[str, Any]:
 
 
 def sum_usages(usages: list[Usage]) -> Usage:
-    """Of several choices: the prompt counts once."""
+    """The usage of several choices: the prompt counts once."""
     first = usages[0]
     return Usage(
         first.prompt, first.cached, sum(one.written for one in usages), sum(one.thought for one in usages)

@@ -14,13 +14,13 @@ from halo_weave.engines.templates.messages import ChatMessage, NativeCall
 from halo_weave.server.errors import OpenAiError
 from halo_weave.server.openai.requests import ClientMessage
 
-TASK_PREFIX = "### Task:"  # how title, tag and follow-up requests of front-ends begin
-_CONTEXT_END = "</context>"  # ends what Open WebUI puts before a user's words when they ask about documents
+TASK_PREFIX = "### Task:"  # how requests of front-ends for titles, tags and follow-ups begin
+_CONTEXT_END = "</context>"  # the end of what Open WebUI puts before a user's message about documents
 
 
 @dataclass(slots=True)
 class ToolRound:
-    """Words of the model, the calls that it made after them, and their results in the same order."""
+    """Text of the model, the calls after it, and their results in the same order."""
 
     text: str
     calls: list[NativeCall] = field(default_factory=list)
@@ -40,13 +40,13 @@ class HistoryTurn:
 
     @property
     def pending(self) -> bool:
-        """Tools have answered, and the model has not gone on yet."""
+        """Whether tools have answered, and the model has not continued yet."""
         return bool(self.rounds[-1].calls)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientHistory:
-    """A request's conversation. What the system says is its frame, never part of it."""
+    """The conversation of a request. System messages are not part of it."""
 
     system: str
     units: list[HistoryTurn]
@@ -62,7 +62,7 @@ class ClientHistory:
 
 
 def read_messages(messages: Sequence[ClientMessage]) -> ClientHistory:
-    """White space alone is nothing said."""
+    """Messages as turns. Messages of white space only are left out."""
     system: list[str] = []
     units: list[HistoryTurn] = []
     for message in messages:
@@ -104,7 +104,7 @@ def read_messages(messages: Sequence[ClientMessage]) -> ClientHistory:
 
 
 def _without_documents(text: str) -> tuple[str, str]:
-    """What a front-end tells the model about documents, and the user's own words, which it sends alone the next time."""
+    """The user's own message, without what a front-end adds about documents: the next request has only that message."""
     about, end, words = text.rpartition(_CONTEXT_END)
     if end and words.strip() and about.lstrip().startswith(TASK_PREFIX):
         return about + end, words.strip()
@@ -132,14 +132,14 @@ def _messages_of_turn(unit: HistoryTurn) -> list[ChatMessage]:
 
 
 def _with_call_id(call: NativeCall, number: int) -> NativeCall:
-    """Some templates demand ids of nine letters and digits."""
+    """The message with a call id of nine letters and digits, which some templates require."""
     return NativeCall(call.name, call.arguments, f"call{number:05d}")
 
 
 def reply_prefix(
     engine: Engine, unit: HistoryTurn, tools: str, effort: str | None
 ) -> tuple[tuple[ReplyKind, Tokens], ...]:
-    """A reply up to where tools have answered, as the model's template writes it after its generation prompt."""
+    """The reply up to the last tool result, as the model's template writes it after its generation prompt."""
     declared = parse_tool_declarations(tools)
     asked = ChatMessage("user", "a")
     alone = engine.chat([asked], effort=effort, tools=declared).pieces

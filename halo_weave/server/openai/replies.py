@@ -31,8 +31,8 @@ from halo_weave.server.openai.requests import ChatRequest
 from halo_weave.server.stateless_runs import StatelessRuns
 
 T = TypeVar("T")
-BUSY_TIMEOUT = 120.0  # seconds to wait for a window in which something is being said
-NAME_LENGTH_LIMIT = 60  # characters of the first words that name a new window
+BUSY_TIMEOUT = 120.0  # seconds to wait for a busy window
+NAME_LENGTH_LIMIT = 60  # characters of the first message that name a new window
 # Headers by which clients name a chat. A template that a client did not fill in names none.
 _CHAT_HEADERS = ("x-openwebui-chat-id", "x-conversation-id", "x-chat-id", "x-session-id")
 _NO_NAMES = {"", "new", "null", "none", "undefined"}
@@ -40,21 +40,21 @@ _NO_NAMES = {"", "new", "null", "none", "undefined"}
 
 @dataclass(slots=True)
 class ClientConversation:
-    """Where a request is answered: the window, and what of its history is new there."""
+    """Where a request is answered: the window, and which messages of its history are new there."""
 
     weave: Weave
     request: ChatRequest
     sent: ClientHistory
     window: str
-    known: int  # units that the window has
+    known: int  # units of the history that the window has
     turn: int | None  # the last of them
     fresh: bool  # nothing was ever said in the window
     client_options: ClientOptions
-    woken: list[dict[str, Any]] = field(default_factory=list)
+    resurrected: list[dict[str, Any]] = field(default_factory=list)
     reply_turn: int = 0
 
     def begin(self) -> TurnAccepted:
-        """The first reply: what is new is stored, and the model asked."""
+        """The first reply: store new messages, and generate."""
         turns, units = self.weave.turns, self.sent.units
         new = units[self.known :]
         after = None if self.fresh or self.turn == self._head else self.turn or 0
@@ -85,7 +85,7 @@ class ClientConversation:
         )
 
     def again(self) -> TurnAccepted:
-        """Another reply to the same words."""
+        """Another reply to the same message."""
         more: dict[str, Any] = {
             "sampling": self._sampling(),
             "stop": self.request.stop,
@@ -98,13 +98,13 @@ class ClientConversation:
         self.reply_turn = begun.first_event.reply_turn
         for told in self.weave.turns.events_since(self.window, begun.last_event):
             if isinstance(told, events.ChunksResurrected):
-                self.woken += [_resurrected_json(one) for one in told.chunks]
+                self.resurrected += [_resurrected_json(one) for one in told.chunks]
         return _choice(lambda one: self._pieces(begun, one))
 
     def _go_on_after_tools(
         self, before: Sequence[Any], after: int | None, more: dict[str, Any]
     ) -> TurnAccepted:
-        """A tool's results came: the model goes on in the reply that called it."""
+        """Continue the reply that called tools with their results."""
         turns, unit, question = self.weave.turns, self.sent.units[-1], self.turn
         if before:
             added = self._patiently(
@@ -126,13 +126,13 @@ class ClientConversation:
 
     @property
     def looks(self) -> bool:
-        """Whether the reply is streamed without a thread that waits for it: that would cost time at every token."""
+        """The reply as a polled stream, without a waiting thread, which would cost time at every token."""
         return self.request.stream and self.request.n == 1
 
     @property
     def resurrected_before_reply(self) -> int:
-        """How many chunks woke up for the words that began the turn."""
-        return len(self.woken)
+        """How many chunks were resurrected for the turn."""
+        return len(self.resurrected)
 
     @property
     def _head(self) -> int | None:
@@ -143,7 +143,7 @@ class ClientConversation:
         return self.request.sampling(self.weave.engine.info.context, usual)
 
     def _patiently(self, act: Callable[[], T]) -> T:
-        """Another request may be under way in the same window: then this one waits."""
+        """Wait if another request is using the window."""
         end = time.monotonic() + BUSY_TIMEOUT
         while True:
             try:
@@ -156,7 +156,7 @@ class ClientConversation:
     def _pieces(self, begun: TurnAccepted, choice: Choice) -> Generator[ReplyPiece, None, None]:
         turns, ended = self.weave.turns, False
         told = turns.poll if self.looks else turns.follow
-        opened = getattr(begun.first_event, "opened", 0)  # of the reply: the client has it
+        opened = getattr(begun.first_event, "opened", 0)  # length of the reply's prefix that the client has
         try:
             for happened in told(self.window, begun.last_event):
                 match happened:
@@ -216,7 +216,7 @@ def _resurrected_json(one: events.ResurrectedChunk) -> dict[str, Any]:
 
 
 def _call(name: str, arguments: Mapping[str, Any], window: str = "") -> dict[str, Any]:
-    """Its id names the window: the client sends it back with the result."""
+    """A call whose id names the window: the client sends it back with the result."""
     return {
         "id": f"call_{secrets.token_hex(6)}_{window}".rstrip("_"),
         "type": "function",
@@ -264,7 +264,7 @@ def find_conversation(
             return ClientConversation(
                 weave, request, sent, own, found.known, found.turn.id, False, client_options
             )
-        if len(said) == 1 or window.head is None:  # only what is new was sent
+        if len(said) == 1 or window.head is None:  # only new messages were sent
             return ClientConversation(
                 weave, request, sent, own, 0, window.head, window.head is None, client_options
             )
@@ -289,7 +289,7 @@ def find_conversation(
         window_id, known_units, turn = found.window, found.known, found.turn.id
         try:
             weave.windows.get(window_id)
-        except UnknownWindow:  # it was deleted since
+        except UnknownWindow:  # the window was deleted
             found = None
         else:
             talk = ClientConversation(
@@ -299,14 +299,14 @@ def find_conversation(
             return talk
     first = next((text for role, text in said if role is Role.USER), "A chat")
     name = " ".join(first.split())[:NAME_LENGTH_LIMIT] or "A chat"
-    # Clients know nothing of the time that the model is told with each message.
+    # Clients do not know the time stamp that the model sees with each message.
     made = weave.windows.create(name, system_prompt=sent.system, settings={"timestamps": False})
     _remember_names(weave, made.id, strong, request)
     return ClientConversation(weave, request, sent, made.id, 0, None, True, client_options)
 
 
 def _window_of_calls(weave: Weave, sent: ClientHistory) -> str | None:
-    """The window in which the last reply called tools that have answered now."""
+    """The window whose last reply made the tool calls that are answered now."""
     for call in sent.units[-1].rounds[-1].calls:
         found = re.fullmatch(r"call_[0-9a-f]{12}_([0-9a-zA-Z_-]{1,64})", call.id)
         if found:
@@ -344,7 +344,7 @@ def sampling_of(
 def reply_incognito(
     weave: Weave, scratch: StatelessRuns, request: ChatRequest, sent: ClientHistory
 ) -> Choice:
-    """A reply to the whole conversation as it was sent. Nothing is stored, and memory is not read."""
+    """A reply to the whole conversation as it was sent. Nothing is stored, and memory is not used."""
     client_options = client_options_of(weave, request, sent)
     engine, tools = weave.engine, parse_tool_declarations(client_options.tools)
     usual = weave.windows.settings()
@@ -370,7 +370,7 @@ def reply_incognito(
 def complete_tokens(
     weave: Weave, scratch: StatelessRuns, ids: Ids, sampling: Sampling, reader: ReplyParser
 ) -> Choice:
-    """What the engine writes after these tokens."""
+    """Continue these tokens with the engine alone."""
     room = weave.engine.info.context - len(ids)
     if not len(ids):
         raise OpenAiError(

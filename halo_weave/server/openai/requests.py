@@ -97,7 +97,7 @@ class _StreamOptions(_LenientModel):
 
 
 class SamplingRequest(_LenientModel):
-    """What all requests have that make the model write."""
+    """Fields that all generating requests share."""
 
     model: str = ""
     stream: bool = False
@@ -132,7 +132,7 @@ class SamplingRequest(_LenientModel):
         return self.max_tokens
 
     def sampling(self, context: int, usual: int) -> dict[str, Any]:
-        """As settings of one turn. `usual`: the longest reply where the client names none."""
+        """The request as settings of one turn. `usual`: max_new_tokens if the client names none."""
         wanted = self.most_tokens or max(usual, 1024)
         given: dict[str, Any] = {"max_new_tokens": max(1, min(wanted, context // 2, 32_768))}
         for name in ("temperature", "min_p"):
@@ -144,7 +144,7 @@ class SamplingRequest(_LenientModel):
             given["top_p"] = max(self.top_p, 0.01)
         if self.top_k is not None:
             given["top_k"] = min(max(self.top_k, 0), 1000)
-        if self.seed is not None and self.seed != -1:  # by which many clients mean any
+        if self.seed is not None and self.seed != -1:  # many clients send it for any
             given["seed"] = self.seed % (2**32 - 1)
         return given
 
@@ -171,7 +171,7 @@ class ChatRequest(SamplingRequest):
 
     @property
     def declared(self) -> str:
-        """The client's tools as JSON; none if it does not want them called."""
+        """The client's tools as JSON; empty if none may be called."""
         if not self.tools or self.tool_choice == "none":
             return ""
         for tool in self.tools:
@@ -191,7 +191,7 @@ class ChatRequest(SamplingRequest):
 
     @property
     def demanded(self) -> str | None:
-        """The tool that has to be called; empty for any of them, None if the model may choose."""
+        """The tool that must be called; empty: any of them; None: the model may choose."""
         match self.tool_choice:
             case "required" | "any":
                 return ""
@@ -208,7 +208,7 @@ class ChatRequest(SamplingRequest):
 
     @property
     def chat_names(self) -> list[str]:
-        """By what the client may name the chat in the body. The same key may stand for several chats."""
+        """Names that the client may use for the chat in the body. The same key may be used for several chats."""
         about = self.metadata or {}
         named = {
             "prompt_cache_key": self.prompt_cache_key,
@@ -224,7 +224,7 @@ class ChatRequest(SamplingRequest):
 
 
 def grammar_for(wanted: dict[str, Any] | None) -> str:
-    """The grammar of a `response_format`, or of a `text.format` of the responses' API."""
+    """The grammar of a `response_format`, or of a `text.format` of the responses API."""
     kind = (wanted or {}).get("type", "text")
     if wanted is None or kind == "text":
         return ""
@@ -264,7 +264,7 @@ class EmbeddingRequest(_LenientModel):
 
 
 class ResponseRequest(_LenientModel):
-    """`/v1/responses`, as far as its basic use goes."""
+    """`/v1/responses`, as far as its basic use."""
 
     input: str | list[dict[str, Any]]
     model: str = ""
@@ -280,7 +280,7 @@ class ResponseRequest(_LenientModel):
     metadata: dict[str, Any] | None = None
 
     def as_chat(self) -> ChatRequest:
-        """The same as a request to chat."""
+        """The same request as a chat request."""
         if self.tools:
             raise OpenAiError(
                 400,

@@ -41,7 +41,7 @@ _ID = re.compile(rf"resp_({WINDOW_ID.strip('^$')})_([0-9]{{1,19}})")
 
 
 class ResponseRun:
-    """One request and its answer. What is not to be stored is answered by the engine alone."""
+    """One request to `/v1/responses`. With `store: false` it is answered by the engine alone."""
 
     def __init__(
         self, weave: Weave, scratch: StatelessRuns, asked: ResponseRequest, headers: Mapping[str, str]
@@ -59,10 +59,13 @@ class ResponseRun:
         talk = self._before(request, sent) or find_conversation(weave, request, sent, headers)
         self.choice = talk.choice(talk.begin())
         self.id = f"resp_{talk.window}_{talk.reply_turn}"
-        self.headers = {"x-halo-window": talk.window, "x-halo-woken": str(talk.resurrected_before_reply)}
+        self.headers = {
+            "x-halo-window": talk.window,
+            "x-halo-resurrected": str(talk.resurrected_before_reply),
+        }
 
     def _before(self, request: Any, sent: Any) -> ClientConversation | None:
-        """Where the previous response ended."""
+        """The turn at which the previous response ended."""
         named = self.asked.previous_response_id
         if named is None:
             return None
@@ -206,7 +209,7 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _start_response(begin: Any) -> Response:
-    """An answer at once, or a stream that has begun: what is refused before is no stream."""
+    """A complete response, or a stream that has begun: refusals before that are ordinary errors."""
     made = await anyio.to_thread.run_sync(begin)
     if isinstance(made, Response):
         return made
@@ -250,13 +253,13 @@ class _ChatRun:
         self.headers: dict[str, str] = {}
         for_itself = (
             self.sent.is_task and not asked.stream
-        )  # tasks do not stream; a user's words may begin like one
+        )  # tasks do not stream; a user's message may begin like one
         if not (asked.incognito or private or for_itself or (task and "{{" not in task)):
             self.talk = find_conversation(weave, asked, self.sent, request.headers)
             self.first = self.talk.choice(self.talk.begin())
             self.headers = {
                 "x-halo-window": self.talk.window,
-                "x-halo-woken": str(self.talk.resurrected_before_reply),
+                "x-halo-resurrected": str(self.talk.resurrected_before_reply),
             }
         else:
             self.first = reply_incognito(weave, scratch, asked, self.sent)
@@ -264,7 +267,7 @@ class _ChatRun:
         self.created = formats.unix_time()
 
     def choices(self) -> Iterator[Choice]:
-        """One after the other: in a window, the next is another answer to the same words."""
+        """One after the other: in a window, each further one is another version of the reply."""
         yield self.first
         for _ in range(self.asked.n - 1):
             if self.talk is not None:
@@ -299,7 +302,7 @@ class _ChatRun:
             "halo": {
                 "window": self.talk.window,
                 "reply_turn": str(self.talk.reply_turn),
-                "woken": self.talk.woken,
+                "resurrected": self.talk.resurrected,
             }
         }
 
@@ -347,7 +350,7 @@ class _ChatRun:
 
 
 class _CompletionRun:
-    """One request to `/v1/completions`: a text goes on, by the engine alone."""
+    """One request to `/v1/completions`: the engine alone continues a text."""
 
     def __init__(self, weave: Weave, scratch: StatelessRuns, asked: TextRequest) -> None:
         for name, wrong in (("suffix", asked.suffix), ("best_of", (asked.best_of or 1) > asked.n)):

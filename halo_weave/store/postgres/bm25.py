@@ -1,4 +1,4 @@
-"""Fold terms and rank them with BM25 the way FTS5 does in SQLite. Pure."""
+"""Fold terms, and rank them with BM25, as FTS5 does in SQLite."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from halo_weave.store.records import Scores
 
-K1, B = 1.2, 0.75  # of BM25, as in FTS5
-MIN_TERM_WEIGHT = 1e-6  # what a term is worth that more than half of all chunks hold
+K1, B = 1.2, 0.75  # parameters of BM25, as in FTS5
+MIN_TERM_WEIGHT = 1e-6  # weight of a term that more than half of all chunks contain
 
 
 @lru_cache(maxsize=1 << 16)
 def fold_term(term: str) -> str:
-    """Without capitals, and without the marks of Latin letters."""
+    """The term in lower case, Latin letters without diacritics."""
     return term.lower() if term.isascii() else "".join(map(_plain, term))
 
 
@@ -31,16 +31,16 @@ def _plain(sign: str) -> str:
 
 
 def counted_terms(text: str) -> Counter[str]:
-    """How often each term stands in the terms of a chunk."""
+    """How often each term occurs in the terms of a chunk."""
     return Counter(fold_term(term) for term in text.split())
 
 
 def bm25(
     counts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], holding: int, chunks: int, terms: int
 ) -> Scores:
-    """The rank of each chunk that holds a term so often, among so many terms of its own.
+    """The rank of each chunk, by how often it contains the term, and its number of terms.
 
-    `holding`: chunks that hold it; `chunks` and `terms`: of the whole index.
+    `holding`: number of chunks with the term; `chunks` and `terms`: of the whole index.
     """
     weight = math.log((chunks - holding + 0.5) / (holding + 0.5))
     mean = terms / max(1, chunks)

@@ -90,12 +90,12 @@ CHECKS: dict[str, Check] = {"word index": _check_word_index, "embeddings": _chec
 
 Raw = psycopg.Connection[Any]
 FETCH_ROWS = 2_000  # rows fetched at a time
-MAX_READ_ATTEMPTS = 3  # times that a reading is begun anew when the server ends its connection
-INDEX_CANDIDATES = 800  # candidates that a vector index keeps while it searches
+MAX_READ_ATTEMPTS = 3  # how often a read is restarted when the server closes its connection
+INDEX_CANDIDATES = 800  # candidates of a vector index during a search
 
 
 class _FlagDumper(Dumper):
-    """True and false for columns that hold 1 and 0, and for conditions: the server knows which it is."""
+    """True and false, for columns with 1 and 0 and for conditions: the server knows which it is."""
 
     oid = 0
 
@@ -104,7 +104,7 @@ class _FlagDumper(Dumper):
 
 
 class _HalfVectorDumper(Dumper):
-    """An array as pgvector takes it: how many, nothing, and two bytes each."""
+    """An array in pgvector's binary format: the length, two zero bytes, two bytes per number."""
 
     format = Format.BINARY
 
@@ -113,7 +113,7 @@ class _HalfVectorDumper(Dumper):
 
 
 class _SumLoader(NumericLoader):
-    """Sums of whole numbers are whole."""
+    """Sums of whole numbers are whole numbers."""
 
     def load(self, data: Buffer) -> Any:
         return int(super().load(data))
@@ -125,18 +125,18 @@ class _SumBinaryLoader(NumericBinaryLoader):
 
 
 class PostgresConnection:
-    """A connection that takes the shared statements, and the steps that PostgreSQL does its own way."""
+    """A connection that accepts the shared statements, with PostgreSQL's own versions of those that differ."""
 
     def __init__(self, raw: Raw, fleet: PostgresFleet, *, another: Callable[[], Raw] | None = None) -> None:
-        """`another`: this is for one statement that only reads, without a transaction; where to ask again if the server
-        ends the connection meanwhile."""
+        """`another`: for a single read statement without a transaction: a new connection, if the server closes this
+        one."""
         self._raw, self._fleet, self._another = raw, fleet, another
         self._left = -1 if another is None else 1
         self._streams: list[psycopg.ServerCursor[Any]] = []
 
     @property
     def raw(self) -> Raw:
-        """For a statement. Two that are not in a transaction may see two states."""
+        """The connection for a single statement. Outside a transaction, two statements may see two states."""
         assert self._left, "Ask two things of one state within `reading`."
         self._left -= 1
         return self._raw
@@ -168,7 +168,7 @@ class PostgresConnection:
         return cast(Cursor, cursor)
 
     def mark_changed(self, numbers: Sequence[int]) -> None:
-        # The counter is a row: a sequence would be seen to move before the change itself is seen.
+        # The counter is a row: a sequence would become visible before the change itself.
         each = [int(number) for number in dict.fromkeys(numbers)]
         if each:
             self.raw.execute(
@@ -279,14 +279,14 @@ class PostgresConnection:
         self.raw.execute("UPDATE memory SET changed = (SELECT coalesce(max(sequence), 0) FROM changes)")
 
     def end(self) -> None:
-        """No stream is read any more."""
+        """Close all streams."""
         for cursor in self._streams:
             with suppress(psycopg.Error):
                 cursor.close()
 
 
 def configure(raw: Raw) -> None:
-    """How values go to the server and come back."""
+    """Register how values are converted."""
     adapters: AdaptersMap = raw.adapters
     adapters.register_dumper(bool, _FlagDumper)
     adapters.register_dumper(int, Int8BinaryDumper)
@@ -298,17 +298,13 @@ def configure(raw: Raw) -> None:
         kind = type("HalfVectorDumper", (_HalfVectorDumper,), {"oid": row[0]})
         adapters.register_dumper(np.ndarray, kind)
         TypeInfo("halfvec", row[0], 0).register(raw)
-        # Iterative: what the conditions of a search leave out is made up for by searching on.
+        # Iterative: if the search's conditions remove candidates, the index continues searching.
         raw.execute(f"SET hnsw.iterative_scan = strict_order; SET hnsw.ef_search = {INDEX_CANDIDATES}")
 
 
-MAX_READERS = 8  # connections at most, beside the writer's
-CONNECT_TIMEOUT = (
-    2.0  # seconds after which a connection is given up; whoever needs one then tries anew, at once
-)
-IDLE_TRANSACTION_SECONDS = (
-    15  # seconds after which the server ends the transaction of a process that fell silent in it
-)
+MAX_READERS = 8  # connections for readers
+CONNECT_TIMEOUT = 2.0  # seconds after which connecting is given up; the next caller tries again at once
+IDLE_TRANSACTION_SECONDS = 15  # seconds after which the server ends an idle transaction
 RETRY_SECONDS = 0.05  # seconds between two tries
 LOCK = 0x48414C4F  # "HALO": the first half of our advisory locks' names; the second is the schema
 IMPORT_LOCK = LOCK + 1
@@ -318,7 +314,8 @@ KEPT_WHEN_CLEARED = {"memory", "migrations", "settings", "people"}  # when a mem
 class PostgresDatabase:
     """Connections to one memory. Any thread may read or write; writes happen one at a time, among all processes.
 
-    A commit is in the server's hands when `writing` ends. With `durable` it is also on its disk, if the server is set so.
+    When `writing` ends, the server has the commit. With `durable` it is also on disk, if the server is configured that
+    way.
     """
 
     def __init__(
@@ -376,7 +373,7 @@ class PostgresDatabase:
 
     @contextmanager
     def reading(self) -> Iterator[PostgresConnection]:
-        """A connection that sees one state of the memory until the block ends."""
+        """A read transaction: one consistent state of the memory until the block ends."""
         with self.translated():
             raw = self._begin()
             with self._guard:
@@ -394,7 +391,7 @@ class PostgresDatabase:
 
     @contextmanager
     def asking(self) -> Iterator[PostgresConnection]:
-        """A connection for one statement. A transaction would cost two more ways to the server and back."""
+        """A connection for a single statement. A transaction would need two more round trips."""
         lent: Raw | None = None
 
         def give_back() -> None:
@@ -420,7 +417,7 @@ class PostgresDatabase:
 
     @contextmanager
     def writing(self, *, durable: bool = False, urgent: bool = False) -> Iterator[PostgresConnection]:
-        """A transaction: all of the block, or nothing. `urgent`: before other threads that wait to write."""
+        """A write transaction: all of the block, or nothing. `urgent`: before other threads that wait."""
         if self.read_only:
             raise StoreFull(f"{self.place} was opened for reading only.")
         if not self._turn.acquire(self.busy_seconds, urgent=urgent):
@@ -442,7 +439,7 @@ class PostgresDatabase:
             self._turn.release()
 
     def version(self) -> int:
-        """Which transactions have ended, as the server tells it."""
+        """The server's snapshot of transactions that have ended."""
         with self.translated():
             pool = self._check_pool()
             with pool.connection() as raw:
@@ -451,7 +448,8 @@ class PostgresDatabase:
 
     @contextmanager
     def alone(self, *, patience: float) -> Iterator[None]:
-        """The lock is the server's: it ends with the connection that has it, and lets all other work go on."""
+        """Hold the lock for imports and clearing, among all processes. The server releases it with its connection;
+        other work continues."""
         deadline = time.monotonic() + patience
         with self.translated(), self.connected() as lock:
             while not self._locked(lock):
@@ -476,7 +474,7 @@ class PostgresDatabase:
         db.execute("UPDATE memory SET worded = 0, terms = 0")
 
     def vacuum(self) -> None:
-        """The server does it by itself, when it has time."""
+        """Nothing: the server does it itself."""
 
     def schema(self) -> int:
         with self.reading() as db:
@@ -491,7 +489,7 @@ class PostgresDatabase:
         return int(row[0]) if row else 0
 
     def close(self) -> None:
-        """Let go of the server. Whoever still reads is interrupted."""
+        """Close all connections. Running reads are interrupted."""
         with self._turn:
             self._closed = True
             self.fleet.close()
@@ -506,7 +504,7 @@ class PostgresDatabase:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """The server's errors as sentences that say what to do: the one place where they are translated."""
+        """Convert the server's errors to sentences that say what to do. This is the only place where this happens."""
         try:
             yield
         except (psycopg.Error, PoolTimeout, PoolClosed) as error:
@@ -553,7 +551,7 @@ class PostgresDatabase:
     # Opening it
 
     def _prepare(self, raw: Raw, moving: str | None) -> None:
-        """The tables, made or brought up to date by one process at a time."""
+        """Create or migrate the tables, one process at a time."""
         if self.read_only:
             migrate(raw, self.place, without_migrating=True)
         else:
@@ -569,7 +567,7 @@ class PostgresDatabase:
 
     @contextmanager
     def connected(self) -> Iterator[Raw]:
-        """A connection for one purpose."""
+        """A new connection."""
         raw = self._connect()
         try:
             yield raw
@@ -586,7 +584,7 @@ class PostgresDatabase:
         return raw
 
     def _idle(self) -> Raw:
-        """A reader. One to which the server has sent something unasked, such as its end, is tried first."""
+        """An idle reader. One with unread data from the server, such as its shutdown, is tried first."""
         pool = self._check_pool()
         for left in range(MAX_READERS, -1, -1):
             raw = pool.getconn()
@@ -601,7 +599,7 @@ class PostgresDatabase:
         raise AssertionError
 
     def _begin(self) -> Raw:
-        """A reader in a transaction. Connections that a restart of the server broke are passed over."""
+        """Begin a transaction of a reader. Connections that a restart of the server broke are skipped."""
         pool = self._check_pool()
         for left in range(MAX_READERS, -1, -1):
             raw = pool.getconn()
@@ -648,7 +646,7 @@ class PostgresDatabase:
 
 
 def place_of(address: str) -> str:
-    """The address without what is secret or a detail of the connection."""
+    """The address without secrets and connection details."""
     parts = conninfo_to_dict(address)
     host = str(parts.get("host") or "localhost").replace("/", "%2F")
     port = f":{parts['port']}" if parts.get("port") else ""

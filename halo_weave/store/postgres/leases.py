@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import psycopg
 
 from halo_weave.errors import HaloWeaveError, LeaseLost, WindowBusy
-from halo_weave.store.coordination import RemoteChange
-from halo_weave.store.database import is_running, this_process
+from halo_weave.store.database import RemoteChange, is_running, this_process
 
 if TYPE_CHECKING:
     from halo_weave.store.postgres.database import PostgresDatabase
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 Raw = psycopg.Connection[Any]
 LEASE_SECONDS = 15.0  # seconds after which a lease that is not renewed ends
-POLL_SECONDS = 0.5  # seconds between two looks at the news, if nobody calls
-NEWS_KEPT_SECONDS = 3600.0  # seconds for which news are kept
-CLEANUP_EVERY = 1_000  # news after which old ones are wiped
+POLL_SECONDS = 0.5  # seconds between two polls of the notifications
+NEWS_KEPT_SECONDS = 3600.0  # seconds for which notifications are kept
+CLEANUP_EVERY = 1_000  # notifications after which old ones are deleted
 CHANNEL = "halo_weave"
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _INSERT_NEWS = f"""INSERT INTO feed ("window", event, origin, told) SELECT one, %s, %s, {_NOW} FROM unnest(%s::text[]) AS one"""
@@ -32,10 +31,10 @@ _NOTIFY = "SELECT pg_notify(%s, current_schema())"
 
 
 class PostgresFleet:
-    """Leases are rows: the holder, when it ends by the database's clock, and a number that grows with each holder.
+    """Leases are rows: the holder, when it expires by the database's clock, and a number that grows with each holder.
 
-    Each transaction that writes a window compares the number. All writers of a memory take turns, those who take a
-    lease among them, so that no transaction of an earlier holder is under way when a new one begins.
+    Each transaction that writes a window compares the number. All writers of a memory take turns, also those that take
+    a lease, so that no transaction of an earlier holder is running when a new one begins.
     """
 
     def __init__(self, db: PostgresDatabase) -> None:
@@ -47,7 +46,7 @@ class PostgresFleet:
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._ending = threading.Event()
-        self._seen = 0  # the number of the last news
+        self._seen = 0  # the number of the last notification
         self._read = self._renewed = 0.0  # by the monotonic clock: when that was last done
 
     # Leases
@@ -60,8 +59,8 @@ class PostgresFleet:
             yield
         finally:
             token = self._held.pop(window_id)
-            with suppress(HaloWeaveError), self._db.writing() as db:  # else it ends by itself
-                # A number that is not ours any more is left alone; the news are told all the same.
+            with suppress(HaloWeaveError), self._db.writing() as db:  # otherwise it expires
+                # A lease that is not ours any more is left unchanged; others are notified nevertheless.
                 db.raw.execute(
                     'UPDATE leases SET owner = NULL WHERE "window" = %s AND token = %s AND owner = %s',
                     (window_id, token, self.owner),
@@ -76,7 +75,7 @@ class PostgresFleet:
                    ON CONFLICT ("window") DO UPDATE
                    SET token = leases.token + 1, owner = excluded.owner, expires = excluded.expires"""
         free = f"WHERE leases.owner IS NULL OR leases.owner = excluded.owner OR leases.expires <= {_NOW}"
-        with self._db.asking() as db:  # who is refused does not make writers wait
+        with self._db.asking() as db:  # a refused caller does not make writers wait
             owner, left = self._holder(db.raw, window_id)
         if self._writes(owner, left):
             raise WindowBusy(_busy(owner, left))
@@ -105,7 +104,8 @@ class PostgresFleet:
             return self._writes(*self._holder(db.raw, window_id))
 
     def check(self, raw: Raw, window_id: str) -> None:
-        """Within a transaction: this process may write the window. One that has no lease takes it from whoever lost it."""
+        """Within a transaction: check that this process may write the window. Without a lease, take it from a process
+        that lost it."""
         row = raw.execute(
             f'SELECT token, owner, (expires - {_NOW}) / 1e6::float8 FROM leases WHERE "window" = %s',
             (window_id,),
@@ -130,7 +130,7 @@ class PostgresFleet:
         )
 
     def writes(self, raw: Raw, owner: str, window_id: str) -> bool | None:
-        """Whether a process still writes a window; None if it cannot be known."""
+        """Whether a process still writes a window; None: unknown."""
         row = raw.execute(
             f'SELECT owner, expires > {_NOW} FROM leases WHERE "window" = %s', (window_id,)
         ).fetchone()
@@ -161,7 +161,7 @@ class PostgresFleet:
     def listen(self, hear: Callable[[RemoteChange], object]) -> None:
         with (
             self._db.reading() as db
-        ):  # what is told from now on is heard, however long the thread takes to begin
+        ):  # notifications from now on are received, however long the thread takes to start
             self._seen, self._read = _last(db.raw), time.monotonic()
         self._hear = hear
         self._start()
@@ -173,11 +173,11 @@ class PostgresFleet:
                 self._thread.start()
 
     def close(self) -> None:
-        """The thread ends by itself, within a moment."""
+        """Stop the thread, which ends within a moment."""
         self._ending.set()
 
     def _run(self) -> None:
-        """News are read by their number from where the last connection ended, so that none is missed."""
+        """Read notifications by number, continuing where the last connection ended, so that none is missed."""
         while not self._ending.is_set():
             try:
                 with self._db.connected() as raw:
@@ -192,7 +192,7 @@ class PostgresFleet:
                 self._ending.wait(POLL_SECONDS)
 
     def _catch_up(self, raw: Raw) -> None:
-        """Where to go on. After a long time without a connection, what was told meanwhile may be wiped already."""
+        """The number to continue from. After a long time without a connection, earlier notifications may be deleted."""
         if self._read and time.monotonic() - self._read < NEWS_KEPT_SECONDS / 2:
             return
         self._seen = _last(raw)
@@ -201,7 +201,7 @@ class PostgresFleet:
             self._told(RemoteChange(None, "changed"), None, "")
 
     def _keep(self, raw: Raw) -> None:
-        """Leases that are held go on, and news are read."""
+        """Renew the leases, and read notifications."""
         if time.monotonic() - self._renewed > self.term / 3:
             self._renew(raw)
             self._renewed = time.monotonic()

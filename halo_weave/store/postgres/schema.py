@@ -27,7 +27,7 @@ _FORMS = tuple(
         (rf"IN \(SELECT value FROM json_each\({_PLACE}\)\)", r"= ANY(translate(\1, '[]', '{}')::bigint[])"),
         (rf"json_each\({_PLACE}\)", r"jsonb_array_elements(\1::jsonb)"),
         (r" INDEXED BY \w+", ""),
-        (r"\bLIKE\b", "ILIKE"),  # SQLite's does not tell capitals from small letters
+        (r"\bLIKE\b", "ILIKE"),  # SQLite's LIKE ignores case
         (r"CAST\(([\w.]+) AS TEXT\)", r"text_of(\1)"),
         (r"group_concat\(DISTINCT ([\w.]+)\)", r"string_agg(DISTINCT \1::text, ',')"),
     )
@@ -44,14 +44,15 @@ _TYPES = tuple(
         (r"(REFERENCES \w+\(\w+\)(?: ON DELETE CASCADE)?)", r"\1 DEFERRABLE"),
     )
 )
-# Literals, placeholders (with the question whether they are null), signs of psycopg's own, and a word that is reserved.
+# Literals, placeholders (also in IS NULL), psycopg's own signs, and a reserved word.
 _SIGNS = re.compile(
     rf"'(?:[^']|'')*'|(?<![:\w]){_PLACE}( IS NULL)?|%|(?<![\w:\".])window(?![\w\"])|(?<=\.)window\b"
 )
 
 
 def to_postgres(sql: str, values: Values) -> tuple[str, Values]:
-    """A statement and its values for psycopg. Whether a value is null is answered here: the server could not tell its type."""
+    """Convert a statement and its values for psycopg. IS NULL of a value is decided here: the server could not infer
+    its type."""
     text, names, asked = _read(sql)
     given: Mapping[str, Any]
     if isinstance(values, Mapping):
@@ -65,7 +66,7 @@ def to_postgres(sql: str, values: Values) -> tuple[str, Values]:
 
 @lru_cache(maxsize=1024)
 def _read(sql: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The statement, the names of its values, and those of which it asks whether they are null."""
+    """The statement, the names of its values, and those that are tested for null."""
     if sql.startswith(("CREATE", "ALTER")):
         sql = with_postgres_types(sql)
     for pattern, form in _FORMS:
@@ -96,7 +97,7 @@ def _places(sql: str) -> Iterator[tuple[str, bool]]:
 
 
 def _name(place: str, last: int) -> tuple[str, int]:
-    """The name of a value; a bare question mark means the one after the greatest so far."""
+    """The name of a value; a bare question mark has the number after the highest so far."""
     if place.startswith(":"):
         return place[1:], last
     number = int(place[1:] or last + 1)
@@ -117,7 +118,7 @@ def split_statements(sql: str) -> list[str]:
 
 
 def table_definitions(sql: str) -> Sequence[str]:
-    """Those of them that define tables and indexes, as PostgreSQL understands them; FTS5 it has not."""
+    """The definitions of tables and indexes, in PostgreSQL's syntax, without FTS5."""
     wanted = (
         "CREATE TABLE",
         "CREATE INDEX",
@@ -142,7 +143,7 @@ def schema_of(raw: Raw) -> int | None:
 
 
 def migrate(raw: Raw, place: str, *, without_migrating: bool = False) -> None:
-    """Bring the memory to the newest schema, or make one where there is none. Within a transaction of the caller's."""
+    """Migrate to the newest schema, or create the tables. Within a transaction of the caller."""
     steps = migrations()
     newest = steps[-1].number
     version = schema_of(raw)
@@ -180,7 +181,7 @@ def migrate(raw: Raw, place: str, *, without_migrating: bool = False) -> None:
 
 
 def _create_tables(raw: Raw, steps: tuple[Migration, ...]) -> None:
-    """An empty memory: of the migrations only the definitions count, since there is nothing to bring up to date."""
+    """Create the tables of an empty memory: only the definitions of the migrations are needed."""
     for step in steps:
         for statement in table_definitions(step.sql):
             raw.execute(_to_postgres_definition(statement))
@@ -202,7 +203,7 @@ def _shared_statements(step: Migration) -> Iterator[str]:
 
 
 def _postgres_statements(step: Migration) -> list[str]:
-    """Of a migration that PostgreSQL does in its own way."""
+    """The statements of a migration that PostgreSQL needs in another form."""
     folder = files(__package__) / "migrations"
     for file in folder.iterdir() if folder.is_dir() else ():
         if file.name.startswith(f"{step.number:04}_"):
@@ -211,7 +212,7 @@ def _postgres_statements(step: Migration) -> list[str]:
 
 
 def _to_postgres_definition(statement: str) -> str:
-    """With PostgreSQL's types, and the one name that is reserved there."""
+    """With PostgreSQL's types, and its one reserved name quoted."""
     return _RESERVED.sub('"window"', with_postgres_types(statement))
 
 

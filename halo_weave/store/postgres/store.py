@@ -20,12 +20,14 @@ from halo_weave.store.sql_store import SqlStore, atomic_backup
 from halo_weave.store.sqlite import SqliteDatabase
 from halo_weave.store.transfer import copy_rows
 
-EXACT_BELOW = 50_000  # vectors; up to here comparing all takes some ten milliseconds
-RECOUNT_SECONDS = 60.0  # seconds after which the size is looked at again
-VECTORS_PER_CHUNK = 2  # a chunk may have several among the nearest
-MOST_DIMENSIONS = 4000  # that an index of pgvector takes
-INDEX_BYTES_PER_VECTOR = 900  # bytes that building keeps for each vector beside its numbers
-MAX_BUILD_MEMORY = 2 << 30  # bytes that building asks the server for; with less it takes many times as long
+EXACT_BELOW = 50_000  # vectors; up to this number comparing all takes about ten milliseconds
+RECOUNT_SECONDS = 60.0  # seconds after which the size is checked again
+VECTORS_PER_CHUNK = 2  # a chunk may have several vectors among the nearest
+MOST_DIMENSIONS = 4000  # limit of pgvector's indexes
+INDEX_BYTES_PER_VECTOR = 900  # bytes per vector that building needs in addition to its numbers
+MAX_BUILD_MEMORY = (
+    2 << 30
+)  # bytes that building requests from the server; with less it takes many times longer
 NOT_ASIDE = "NOT EXISTS (SELECT 1 FROM chunks c WHERE c.number = e.chunk AND c.aside = 1)"
 
 
@@ -103,7 +105,7 @@ class PostgresVectors:
         ).fetchall()
 
     def _many(self, window: str | None = None) -> bool:
-        """Whether there are more vectors than should all be compared."""
+        """Whether the window has too many vectors to compare all."""
         here = 'AND "window" = %(window)s' if window else ""
         with self._db.asking() as db:
             row = db.raw.execute(
@@ -114,7 +116,7 @@ class PostgresVectors:
         return bool(row and row[0] > EXACT_BELOW)
 
     def _look(self) -> None:
-        """Whether the index can be used; if there should be one, it is built beside all other work."""
+        """Check whether the index can be used; if there should be one, build it in the background."""
         self._looked = time.monotonic()
         with self._db.asking() as db:
             row = db.raw.execute(
@@ -129,12 +131,12 @@ class PostgresVectors:
             self._building.start()
 
     def build(self) -> None:
-        """The index, made once. An unfinished one, of a server or process that was ended, is made anew."""
+        """Build the index. An unfinished one is built again."""
         try:
             with self._db.connected() as raw:
                 asked = "SELECT pg_try_advisory_lock(hashtext(current_schema()), hashtext(%s))"
                 if raw.execute(asked, (self._index,)).fetchone() != (True,):
-                    return  # another process is at it
+                    return  # another process is building it
                 counted = "SELECT count(*) FROM embeddings WHERE generation = %s"
                 row = raw.execute(counted, (self._generation,)).fetchone()
                 needed = (row[0] if row else 0) * (2 * self._dimension + INDEX_BYTES_PER_VECTOR) * 5 // 4
@@ -143,12 +145,12 @@ class PostgresVectors:
                 try:
                     self._create(raw)
                 except psycopg.OperationalError:
-                    # Several workers share the graph in memory of which a container may have little; one needs none.
+                    # Several workers need shared memory, of which a container may have little; one worker needs none.
                     raw.execute("SET max_parallel_maintenance_workers = 0")
                     self._create(raw)
                 self._looked = -RECOUNT_SECONDS
         except psycopg.Error:
-            pass  # all are compared until it is there; the next look tries again
+            pass  # all are compared until it exists; the next check tries again
         finally:
             self._building = None
 
@@ -168,16 +170,17 @@ class PostgresSearch(StoreHandle):
     def search_terms(
         self, terms: Sequence[str], limit: int, *, window: str | None = None
     ) -> list[tuple[Numbers, Scores]]:
-        """For each term the numbers of the chunks that hold it and their BM25 (higher is better), in any order.
+        """For each term the numbers of the chunks that contain it and their BM25 (higher is better), in any order.
 
-        Both are empty if more than `limit` chunks of all windows hold the term. `window`: only what was said there.
+        Both are empty if more than `limit` chunks of all windows contain the term. `window`: only chunks of this
+        window.
         """
         asked = [fold_term(term.replace("\x00", " ")) for term in terms]
         nothing = (np.zeros(0, np.int64), np.zeros(0, np.float64))
         where = 'AND c."window" = %(window)s' if window else ""
         tables = "postings p JOIN chunks c ON c.number = p.chunk" if window else "postings p"
         with self._db.asking() as db:
-            # The numbers come as bytes: as rows they would take ten times as long.
+            # The numbers are sent as bytes: as rows they would take ten times longer.
             rows = db.raw.execute(
                 f"""SELECT h.term, h.holding, m.worded, m.terms, o.chunks, o.often, o.sizes
                     FROM (SELECT one.term, (SELECT count(*) FROM (
@@ -201,12 +204,12 @@ class PostgresSearch(StoreHandle):
 
     @server_only
     def vector_search(self, generation: int) -> VectorSearch | None:
-        """The store's own index over these vectors; None if it has none, then the process loads them itself."""
+        """The store's own index over these vectors; None if it has none: then the process loads them itself."""
         return PostgresVectors.of(self._db, generation)
 
 
 class PostgresStore(PostgresSearch, SqlStore):
-    """A memory in a database."""
+    """A memory in a PostgreSQL database."""
 
     _db: PostgresDatabase
 
@@ -219,7 +222,8 @@ class PostgresStore(PostgresSearch, SqlStore):
         moving: str | None = None,
         folder: Path | None = None,
     ) -> None:
-        """`folder`: where large files may lie for a while. `moving`: the id of a memory that is being moved here, which others may not use until it is whole."""
+        """`folder`: for temporary files. `moving`: the id of a memory that is being moved here: others may not use it
+        until it is complete."""
         super().__init__(
             PostgresDatabase(
                 address, busy_seconds=busy_seconds, read_only=read_only, moving=moving, folder=folder
@@ -228,7 +232,7 @@ class PostgresStore(PostgresSearch, SqlStore):
 
     @server_only
     def backup(self, target: Path, *, progress: Progress = silent) -> None:
-        """A memory in a SQLite file: it can be used as it is, or moved back."""
+        """Copy the memory to a SQLite file, which can be used as it is, or moved back."""
         with atomic_backup(target) as partial, self._db.reading() as db:
             file = SqliteDatabase(partial)
             try:

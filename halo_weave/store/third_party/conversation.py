@@ -13,12 +13,12 @@ from typing import Any, Literal, NamedTuple
 
 from halo_weave.core.tokens import Role
 
-Skipped = Counter[str]  # what was not taken, by reason
+Skipped = Counter[str]  # number of skipped elements, by reason
 _Kind = Literal["answer", "thought", "tool"]
 
 
 class Part(NamedTuple):
-    """Text of one kind. A user's words are of kind "answer", too."""
+    """Text of one kind. The text of a user's message is of kind "answer", too."""
 
     kind: _Kind
     text: str
@@ -26,19 +26,19 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    id: str  # of its program, or made from what was said so far
+    id: str  # id in its program, or a hash of the conversation so far
     parent: str | None  # the message before it on its branch
     role: Role
     parts: tuple[Part, ...]
     speaker: str = ""
     said: datetime | None = None
-    aside: bool = False  # not on the branch that was last in use
-    asleep: bool = False  # not live where it was said, however short the conversation is
+    aside: bool = False  # not on the current branch
+    asleep: bool = False  # always pruned in its window, however short the conversation is
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Each message comes after its parent. They may come from the file while they are read."""
+    """A conversation. Each message comes after its parent; messages may be read from the file while they are used."""
 
     id: str  # the same whenever this conversation is exported
     messages: Iterable[Message] = ()
@@ -46,14 +46,14 @@ class Conversation:
     created: datetime | None = None
     user_name: str = ""
     ai_name: str = ""
-    system_prompt: str = ""  # of a character that the user brings; never of a conversation
+    system_prompt: str = ""  # of an imported character; never of a conversation
 
 
 # Values of unknown shape
 
 
 def text_in(value: Any, *names: str) -> str:
-    """The first of these members that is a text with something in it."""
+    """The first of these members that is a non-empty text."""
     if isinstance(value, Mapping):
         for name in names:
             found = value.get(name)
@@ -83,16 +83,16 @@ def id_in(value: Any, *names: str) -> str:
 
 
 def content_id(*texts: str) -> str:
-    """An id for what has none: the same for the same texts."""
+    """An id made from the content, for programs without ids."""
     joined = "\0".join(f"{len(text)}:{text}" for text in texts)
     return hashlib.sha256(joined.encode("utf-8", "replace")).hexdigest()[:24]
 
 
-# One line of messages, and trees of them
+# Lists and trees of messages
 
 
 class MessageChain:
-    """Messages one after the other, of a program that gives them no ids: each is known by all that was said up to it."""
+    """A list of messages of a program without ids: each is identified by all messages up to it."""
 
     def __init__(self, start: str = "") -> None:
         self.last: str | None = None
@@ -108,7 +108,7 @@ class MessageChain:
     def beside(
         self, role: Role, parts: Iterable[Part], speaker: str = "", said: datetime | None = None, id: str = ""
     ) -> Message:
-        """Another message at the place of the next one: what was swiped or generated again."""
+        """Add an alternative to the next message: one that was swiped or regenerated."""
         parts = tuple(parts)
         made = id or content_id(self._known_by, role, *(part.text for part in parts))
         return Message(made, self.last, role, parts, speaker, said)
@@ -116,7 +116,7 @@ class MessageChain:
 
 @dataclass(frozen=True, slots=True)
 class MessageNode:
-    """A message in a tree. Without a role it is left out, and what follows it follows the one before it."""
+    """A message in a tree. Without a role it is left out, and its children follow its parent."""
 
     id: str
     parent: str | None
@@ -124,11 +124,11 @@ class MessageNode:
     parts: tuple[Part, ...] = ()
     speaker: str = ""
     said: datetime | None = None
-    carried: bool = False  # thoughts and calls of tools: they become part of the answer that follows
+    carried: bool = False  # thoughts and tool calls: they become part of the following answer
 
 
 def messages_of_tree(nodes: Mapping[str, MessageNode], head: str | None) -> Iterator[Message]:
-    """A tree as messages, parents first; what is not on the way to `head` is aside."""
+    """A tree as messages, parents first; what is not on the path to `head` is aside."""
     children: dict[str | None, list[MessageNode]] = {}
     for node in nodes.values():
         parent = node.parent if node.parent in nodes and node.parent != node.id else None
@@ -162,7 +162,7 @@ def _way_to(head: str | None, nodes: Mapping[str, MessageNode]) -> set[str]:
 
 
 def _newest(nodes: Mapping[str, MessageNode]) -> str | None:
-    """The last one said that nothing follows."""
+    """The newest leaf."""
     followed = {node.parent for node in nodes.values() if node.parent != node.id}
     newest, when = None, None
     for node in nodes.values():
@@ -171,7 +171,7 @@ def _newest(nodes: Mapping[str, MessageNode]) -> str | None:
     return newest
 
 
-_FIRST, _LAST = 1980, 2200  # years; outside of them it is not a time
+_FIRST, _LAST = 1980, 2200  # a year outside these is not a time
 _STAMP = re.compile(
     r"(\d{4})-(\d{1,2})-(\d{1,2})\s*@\s*(\d{1,2})h\s*(\d{1,2})m\s*(\d{1,2})s(?:\s*(\d{1,3})ms)?"
 )
@@ -184,7 +184,7 @@ _NUMBER = re.compile(r"\d{9,19}(?:\.\d{1,9})?")
 
 
 def moment_of(value: Any) -> datetime | None:
-    """None if it is not known when: a time in any form that programs use, or something else."""
+    """A time in any form that programs use; None: unknown."""
     try:
         if isinstance(value, bool) or value is None:
             return None
@@ -202,7 +202,7 @@ def moment_of(value: Any) -> datetime | None:
 
 
 def _of_number(number: float) -> datetime:
-    """Seconds, or thousandths, millionths or billionths of them, as large as it is."""
+    """Seconds, or milliseconds, microseconds or nanoseconds, by their size."""
     for step in (1e17, 1e14, 1e11):
         if number >= step:
             number /= step / 1e8
@@ -242,18 +242,18 @@ _SUMMARY = re.compile(r"\s*<summary>[^<]{0,500}</summary>\s?")
 
 
 def clean(text: str) -> str:
-    """Without what cannot be kept: NUL and halves of characters."""
+    """The text without NUL and single surrogates, which cannot be stored."""
     text = text.replace("\0", "")
     return text if text.isascii() else _HALVES.sub("\ufffd", text)
 
 
 def one_line(text: str, length: int = 200) -> str:
-    """A name or title, no longer than names are here."""
+    """A name or title on one line, cut to our limit."""
     return " ".join(clean(text[: 4 * length]).split())[:length].strip()
 
 
 def user_parts(text: str) -> tuple[Part, ...]:
-    """A user's words."""
+    """The parts of a user's message."""
     return (Part("answer", text),) if text.strip() else ()
 
 
@@ -266,7 +266,7 @@ def tool_parts(text: str) -> tuple[Part, ...]:
 
 
 def ai_parts(text: str) -> tuple[Part, ...]:
-    """An AI's words: its thoughts and tool calls may stand between marks. Every step goes forward in the text."""
+    """The parts of an AI's message: thoughts and tool calls may be between delimiters. It takes linear time."""
     begin = text.lstrip()
     if begin.startswith(("<|channel|>", "<|start|>")):
         return _channels(begin)

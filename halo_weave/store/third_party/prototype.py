@@ -35,18 +35,18 @@ from halo_weave.store.records import Progress
 from halo_weave.store.third_party.conversation import moment_of, one_line
 
 MEMORY = "prototype"  # the name of the memory that such turns come from
-TOKENIZER = "prototype"  # of another model; a window reads such chunks anew before it uses them
+TOKENIZER = "prototype"  # of another model: a window retokenizes such chunks before it uses them
 SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "AI", Role.SYSTEM: ""}
-STEP = 200  # turns to a batch
+STEP = 200  # turns per batch
 OPENED = ("conversation", "semanticIndex")  # objects of an export that are large
-TOKENS = ("tokens", "conversation.tokens")  # where the tokens stand: in older exports, in newer ones
+TOKENS = ("tokens", "conversation.tokens")  # member with the tokens: in older exports, in newer ones
 NOTES = "notes.json"  # the name of the AI's notes
-# What the prototype writes around a turn: when, who, and where it ends. Times are UTC.
+# The prototype's delimiters around a turn: time, speaker and end. Times are UTC.
 _MARKS = re.compile(
     r"(?:\((\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)\) ?)?<\|im_start\|>([^\n<]{0,200})\n|<\|im_end\|>\n?"
     r"|\A\((\d{4}-\d\d-\d\d)_(\d\d:\d\d:\d\d)\) ?"
 )
-_ROLES = {"user", "assistant", "system"}  # stand in a mark where no name was chosen
+_ROLES = {"user", "assistant", "system"}  # placeholder names in delimiters
 TABLE = """CREATE TABLE tokens (position INTEGER PRIMARY KEY, turn INTEGER, role TEXT, sentence INTEGER, asleep INTEGER,
                pinned INTEGER, token INTEGER, text TEXT, brightness REAL)"""
 
@@ -87,16 +87,16 @@ class _Token(NamedTuple):
 
 
 class _Turn(NamedTuple):
-    id: int  # the first free one from its own on
+    id: int  # the next free id
     answers: int | None
-    tokens: list[_Token]  # without those of marks
+    tokens: list[_Token]  # without tokens of delimiters
     mark: str
     speaker: str
     said: int
 
 
 class PrototypeFile:
-    """Live tokens become live chunks, deleted ones sleep, each as bright as it was."""
+    """Live tokens become live chunks and deleted ones pruned chunks, with their brightness."""
 
     program = "Halo Weave's prototype"
 
@@ -106,8 +106,8 @@ class PrototypeFile:
         self.heads: dict[str, int] = {}
         self._notes: dict[str, Any] | None = None
         self._names: dict[Role, str] = {}
-        self._begun: int | None = None  # the first time that its marks tell
-        # Tokens may come in any order and be more than memory holds, so they are sorted in a file that has no name.
+        self._begun: int | None = None  # the time in its delimiters
+        # Tokens may come in any order and exceed the memory, so they are sorted in an unnamed file.
         self._spool = sqlite3.connect("", isolation_level=None)
         try:
             self._spool.execute(TABLE)
@@ -115,7 +115,7 @@ class PrototypeFile:
             self._sort(text, progress)
             self.renumbered = False
             next_turn = next_position = 1
-            self._mark = ""  # of the conversation, however long it grows
+            self._mark = ""  # of the conversation: it stays the same while the conversation grows
             for turn in self._turns():
                 self._mark = self._mark or turn.mark
                 self.renumbered |= turn.id != turn.tokens[0].turn
@@ -195,7 +195,7 @@ class PrototypeFile:
             self._notes = found
 
     def _turns(self) -> Iterator[_Turn]:
-        """In time order, each with an id of its own. An answer belongs to the question before it."""
+        """Turns in order of time, each with its own id. An answer belongs to the question before it."""
         rows = map(_Token._make, self._spool.execute("SELECT * FROM tokens ORDER BY position"))
         last, question, said = 0, None, self._now if self._begun is None else self._begun
         for _, group in groupby(rows, key=lambda token: (token.turn, token.role)):
@@ -279,7 +279,8 @@ def _held(turn: _Turn, window: str, number: int, part: list[_Token]) -> dict[str
 
 
 def _chunks(turn: list[_Token]) -> Iterator[tuple[int, list[_Token]]]:
-    """The prototype's chunks. If one is live in part, has a gap, or the first is not 0, the turn's are counted anew."""
+    """The prototype's chunks. If one is partly live, has a gap, or the first is not 0, the turn's chunks are numbered
+    again."""
     groups = [
         list(group)
         for _, group in groupby(
@@ -293,7 +294,7 @@ def _chunks(turn: list[_Token]) -> Iterator[tuple[int, list[_Token]]]:
 
 
 def _spelled(turn: list[_Token]) -> list[_Token]:
-    """With the marks around a turn written out: the oldest exports have no text for them, only the role after the first."""
+    """The tokens with the text of delimiters: the oldest exports have no text for them, only the role."""
     name = "".join(token.text for token in turn[1:4]).partition("\n")[0]
     if turn[0].text or name not in _ROLES:
         return turn
@@ -305,7 +306,7 @@ def _spelled(turn: list[_Token]) -> list[_Token]:
 
 
 def _unmarked(turn: list[_Token]) -> tuple[list[_Token], str, int | None]:
-    """A turn without its marks, with the name and the time in them. A token that a mark ends within keeps the rest."""
+    """A turn without its delimiters, with the name and time in them. A token in which a delimiter ends keeps the rest."""
     text = "".join(token.text for token in turn)
     name, when = "", None
     cuts: list[tuple[int, int]] = []
@@ -336,6 +337,6 @@ def _unmarked(turn: list[_Token]) -> tuple[list[_Token], str, int | None]:
 
 
 def _mark(turn: list[_Token]) -> str:
-    """The turn's content, so that two conversations with the same ids are told apart."""
+    """A hash of the turn's content, which distinguishes conversations with the same ids."""
     content = hashlib.sha256(repr([(token.position, token.token, token.text) for token in turn]).encode())
     return f"{turn[0].role} {content.hexdigest()[:32]}"

@@ -24,7 +24,7 @@ from typing import IO, Any, NamedTuple, Self
 import numpy as np
 
 from halo_weave.core.brightness import INITIAL_BRIGHTNESS
-from halo_weave.core.placeholder_tokens import TOKENIZER, count_tokens, split_into_chunks
+from halo_weave.core.chunking import TOKENIZER, count_tokens, split_into_chunks
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.errors import ImportRefused, StoreFull
 from halo_weave.store.encoding import micros, pack_floats
@@ -57,15 +57,15 @@ class ArchiveRefused(ImportRefused):
 
 
 class _Document(NamedTuple):
-    """Something to read, and how large it is."""
+    """A readable part of the file, and its size."""
 
-    name: str  # only to be told
+    name: str  # for messages only
     file: IO[bytes]
     size: int
 
 
 class _SizeLimitedMember(io.RawIOBase):
-    """A member of a zip. What unpacks to far more than its size is refused while it is read."""
+    """A member of a zip. One that unpacks to far more than its size is refused while it is read."""
 
     def __init__(self, member: IO[bytes], meter: list[int]) -> None:
         self._member, self._meter = member, meter
@@ -107,7 +107,7 @@ def _decoded_name(name: str) -> str:
 
 
 def documents_in_file(source: IO[bytes]) -> Iterator[_Document]:
-    """What lies in a file, each open until the next is asked for. It can be asked again from the beginning."""
+    """The documents in a file, each open until the next one is requested. Can be called again from the beginning."""
     size = source.seek(0, os.SEEK_END)
     source.seek(0)
     begin = source.read(8)
@@ -136,7 +136,7 @@ def _members(source: IO[bytes], size: int) -> Iterator[_Document]:
         infos = [info for info in archive.infolist() if not info.is_dir()]
         if len(infos) > _MEMBERS:
             raise ArchiveRefused(f"The zip has more than {_MEMBERS:,} files, so it was not imported.")
-        meter = [SMALL + _RATIO * size]  # what may still be unpacked
+        meter = [SMALL + _RATIO * size]  # bytes that may still be unpacked
         for info in infos:
             with _member(archive, info, meter) as member:
                 begin = member.peek(len(PNG))[: len(PNG)]  # type: ignore[attr-defined]
@@ -149,7 +149,7 @@ def _members(source: IO[bytes], size: int) -> Iterator[_Document]:
 
 
 def _card(png: IO[bytes]) -> bytes | None:
-    """The JSON of the newest card in a picture, of which nothing else is looked at."""
+    """The JSON of the newest card in a picture; nothing else of it is read."""
     found: dict[bytes, bytes] = {}
     png.read(len(PNG))
     while len(head := png.read(8)) == 8:
@@ -176,21 +176,21 @@ def _card(png: IO[bytes]) -> bytes | None:
         ) from error
 
 
-LIVE_TOKENS = 1000  # tokens at the end of a conversation that are live in its window; the rest sleeps
+LIVE_TOKENS = 1000  # tokens at the end of a conversation that are live in its window; the rest is pruned
 MAX_MESSAGE_CHARACTERS = 1_000_000  # characters of a message
-_AHEAD = 100  # values of a file that are looked at to know its format
-BATCH = 200  # turns to a transaction
+_AHEAD = 100  # values of a file that are examined to recognise its format
+BATCH = 200  # turns per transaction
 _WITHIN = (
     "conversations",
     "chats",
     "threads",
     "data",
-)  # where a list of conversations may stand in an object
+)  # members of an object that may be a list of conversations
 _SPEAKERS = {Role.USER: "User", Role.ASSISTANT: "AI"}
 
 
 class _SpooledMessage(NamedTuple):
-    """A message as it lies in the spool."""
+    """A message in the spool file."""
 
     id: str
     parent: str | None
@@ -205,7 +205,7 @@ class _SpooledMessage(NamedTuple):
 
 @dataclass(slots=True)
 class _SpooledConversation:
-    """A conversation whose messages lie in the spool."""
+    """A conversation whose messages are in the spool file."""
 
     program: str
     id: str
@@ -230,15 +230,16 @@ class _SpooledConversation:
 
 
 class ThirdPartyFile:
-    """All of it is read and checked once and kept in a file without a name. Conversations come in the order of time."""
+    """A file of another program, read and checked once and kept in an unnamed spool file. Conversations are in order of
+    time."""
 
     renumbered = None  # its messages have no numbers
 
     def __init__(self, source: IO[bytes], folder: Path, now: int, progress: Progress) -> None:
-        """`folder`: that of the memory, since the system's temporary folder may be kept in RAM."""
+        """`folder`: beside the memory, since the system's temporary folder may be in RAM."""
         self._now, self._progress = now, progress
         self.left: Skipped = Counter()
-        self.heads: dict[str, int] = {}  # the last turn of the branch in use, by window, once it was told
+        self.heads: dict[str, int] = {}  # the last turn of the current branch, by window, once it was yielded
         self._programs: dict[str, None] = {}
         self._kept: dict[str, _SpooledConversation] = {}
         self._turns, self._positions = 0, 0
@@ -317,7 +318,7 @@ class ThirdPartyFile:
                 self._progress(reader.taken, 2 * self._size)
 
     def _keep(self, program: str, found: Conversation) -> None:
-        """A conversation, or more of one that is here already."""
+        """Spool a conversation, or further messages of a known one."""
         id = clean(found.id)
         one = _SpooledConversation(program, id if 0 < len(id) <= 100 else content_id(id))
         one = self._kept.setdefault(one.source, one)
@@ -394,7 +395,8 @@ class ThirdPartyFile:
         yield from ((name, elements) for name, elements in sections.items() if elements)
 
     def _elements(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """What windows hold of a turn comes before it, so that both are in one batch."""
+        """The elements of the exchange format. The chunks of a window come before their turn, so that both are in one
+        batch."""
         turn, position = 0, 0
         for one in sorted(self._kept.values(), key=lambda one: (one.created or self._now, one.source)):
             if not one.places and not one.system_prompt:
@@ -485,7 +487,7 @@ class ThirdPartyFile:
                 self._spool.seek(offset)
 
     def _way(self, one: _SpooledConversation) -> set[str]:
-        """The messages on the way to the head, of a conversation that came in several pieces."""
+        """The messages on the branch that ends at the head, of a conversation that came in several pieces."""
         parents = {line.id: line.parent for line in self._lines(one)}
         way: set[str] = set()
         at = one.head
@@ -496,7 +498,7 @@ class ThirdPartyFile:
 
 
 def _listed(value: Any) -> tuple[list[Any], ConversationFormat | None]:
-    """The conversations in an object that is not one itself."""
+    """The conversations in an object that is not a conversation itself."""
     for name in _WITHIN:
         listed = value.get(name) if isinstance(value, dict) else None
         if isinstance(listed, list):
@@ -507,12 +509,12 @@ def _listed(value: Any) -> tuple[list[Any], ConversationFormat | None]:
 
 
 def _mark(line: _SpooledMessage) -> str:
-    """By which a message is known when it comes again. An edited one is another."""
+    """A hash that recognises a message when it is imported again. An edited message is another one."""
     return f"{line.id} {content_id(*(text for _, text in line.parts))[:12]}"
 
 
 def _numbers(chunks: Iterable[tuple[Tokens, str]]) -> list[int]:
-    """Numbers of the chunks. The answer's are counted first: its opening is the turn's anchor."""
+    """Chunk numbers. Those of the answer come first: its opening is the turn's anchor."""
     order = sorted(enumerate(chunks), key=lambda one: bool(one[1][1]))
     numbers = {place: number for number, (place, _) in enumerate(order)}
     return [numbers[place] for place in range(len(numbers))]

@@ -97,7 +97,7 @@ export class AttachmentsView {
     const { current } = app.store;
     const room = MOST - this.#own.length;
     if (files.length > room) {
-      app.toasts.show(`A message takes ${MOST} files. Send the others with the next one.`, { kind: "bad" });
+      app.toasts.show(`A message can have ${MOST} files. Send the others with the next one.`, { kind: "bad" });
     }
     await Promise.all(files.slice(0, room).map((file) => this.#read(file, current)));
   }
@@ -143,10 +143,10 @@ export class AttachmentsView {
     let words = `${whole} will be read before your words.`;
     if (room && tokens > room) {
       words = `${whole}: more than the model has room for (${number(room)}). It reads the beginning; ` +
-        "the rest sleeps at once, and wakes up where you speak of it.";
+        "the rest is asleep at first, and wakes up when you speak of it.";
     } else if (live && tokens > live) {
       words = `${whole} will be read whole for this answer. This window keeps ${number(live)} live: ` +
-        "more than fits falls asleep right after it.";
+        "what does not fit falls asleep right after it.";
     }
     if (this.total.textContent !== words) this.total.textContent = words;
   }

@@ -247,7 +247,7 @@ export class AttributionView {
       return !spot || spot.bottom < frame.top || spot.top > frame.bottom;
     });
     const nothing = !known ? "Where this answer came from is not known."
-      : "This word came from nothing in particular: from the question, the answer itself, or what the model knows.";
+      : "This word has no particular source: it came from the question, the answer itself, or the model's own knowledge.";
     this.chips.hidden = !hidden.length && sources.length > 0;
     fill(this.chips, sources.length ? hidden.map((one) => this.#chip(word, one)) : h("p", { text: nothing }));
   }
@@ -256,7 +256,7 @@ export class AttributionView {
   #chip(word, { key, share }) {
     const { text, about, live } = this.#about(word, key);
     const words = h("span", { text: `${percent(share)} ${about}: “${clip(text, 70)}”` });
-    const title = live ? "Go there" : "It sleeps now: show it";
+    const title = live ? "Go there" : "It is asleep: show it";
     const click = () => {
       this.clear();
       this.#resting = true;
@@ -271,7 +271,7 @@ export class AttributionView {
     const known = word.view.chunk.turn.sources?.find((one) => one.key === key);
     const shown = this.centre().chunks.get(key)?.chunk;
     const said = live ?? shown;
-    const text = said?.pieces.join("") ?? known?.text ?? "a chunk that sleeps now";
+    const text = said?.pieces.join("") ?? known?.text ?? "a chunk that is asleep now";
     const speaker = said ? speakerOf(said.turn) : (known?.speaker ?? "");
     const when = said?.turn.said ?? known?.said ?? "";
     return { text, about: [speaker, when && moment(when)].filter(Boolean).join(", "), live: Boolean(live) };
@@ -281,7 +281,7 @@ export class AttributionView {
   #sentence(word, sources) {
     const { pieces } = word.view.chunk;
     const said = pieces.slice(word.first, word.last + 1).join("").trim();
-    if (!sources.length) return `“${said}”: from nothing in particular.`;
+    if (!sources.length) return `“${said}”: no particular source.`;
     const from = sources.slice(0, THREADS).map((one) => {
       const { text, about } = this.#about(word, one.key);
       return `${percent(one.share)} from ${about}: ${clip(text, 120)}`;

@@ -10,12 +10,12 @@ const PARTS = {
 };
 /** @type {Record<string, string>} */
 const MEANINGS = {
-  system: "what the model is always told", pinned: "never falls asleep", live: "what the model sees of what was said",
+  system: "what the model always reads", pinned: "never falls asleep", live: "the part of the conversation that the model sees",
   turn: "your last message and its reply", frames: "the model's own marks around each turn",
   reserve: "kept free for what the model writes", free: "what may still wake up or be said",
 };
-const USED = "Tokens that the model sees, with system prompt and frames; above the budget the dimmest fall asleep";
-const ASLEEP = "Chunks (passages) of this window that the model does not see now; they wake up when you speak of them";
+const USED = "Tokens that the model reads, with system prompt and frames; over the budget the dimmest passages fall asleep";
+const ASLEEP = "Passages of this window that the model does not see now; they wake up when you speak of them";
 const KV = "How much of the prompt the model had read before and did not have to read again";
 
 export class BudgetView {
@@ -80,7 +80,7 @@ export class BudgetView {
     if (this.words.textContent !== text) this.words.textContent = text;
     const over = shares.system + shares.pinned + shares.live + shares.turn + shares.frames - limit;
     this.over.hidden = !limit || over <= 0;
-    const why = `Over the budget by ${counted(over, "token")}: the dimmest fall asleep after the next reply.`;
+    const why = `${counted(over, "token")} over the limit. The least used passages go to sleep after the next reply.`;
     if (!this.over.hidden && this.over.textContent !== why) this.over.textContent = why;
   }
 

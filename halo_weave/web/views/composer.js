@@ -227,7 +227,7 @@ export class ComposerView {
     if (!most || tokens < LONG || tokens === this.#told) return;
     this.#told = tokens;
     const long = `A long text: ${this.count.textContent} of the ${number(most)} that this window keeps live.`;
-    this.#note = tokens > most ? `${long} More than fits will fall asleep right after the reply.` : long;
+    this.#note = tokens > most ? `${long} What does not fit will fall asleep right after the reply.` : long;
     this.#sentence();
     setTimeout(() => {
       this.#note = "";
@@ -261,7 +261,7 @@ export class ComposerView {
     if (turn.phase === "reading") this.#tick();
     if (connection.state === "lost") words = "Connection lost. Trying again…";
     else if (!words && status?.model.state === "loading") words = status.model.message || "Loading the model…";
-    else if (!words && status?.model.state === "missing") words = "No model: nothing can be said yet.";
+    else if (!words && status?.model.state === "missing") words = "There is no model yet.";
     else if (!words && turn.failed) words = turn.failed;
     else if (!words && turn.reason) {
       words = [ending(turn.reason, turn.stats), doneWords(turn)].filter(Boolean).join(" ");

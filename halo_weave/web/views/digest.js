@@ -4,7 +4,7 @@ import { fill, h, iconButton, onSubmit } from "../dom.js";
 import { counted, moment, speakerOf, parts } from "../words.js";
 import { Prose } from "./prose.js";
 
-const NONE = "No reply of this window has used anything that was said before it.";
+const NONE = "No reply in this window has used earlier text.";
 
 export class DigestView {
   /** @type {Wire.Answers["GET /api/windows/{window_id}/digest"]["excerpts"]} */
@@ -15,14 +15,14 @@ export class DigestView {
     this.app = app;
     this.tokens = h("input", {
       type: "number", class: "field", min: 1, max: 100_000, value: 400, required: true,
-      "aria-label": "Up to so many tokens",
+      "aria-label": "At most this many tokens",
     });
     this.list = h("ol", { class: "excerpts", "aria-label": "What was used most" });
     this.said = h("p", { class: "quiet", role: "status" });
     this.copy = iconButton("copy", "Copy", () => this.#copy(), { text: true, class: "small" });
     this.copy.hidden = true;
     this.node = h("section", { class: "group" }, h("h3", { text: "Digest" }),
-      h("p", { class: "quiet", text: "What the replies took most, word for word, in the order in which it was said." }),
+      h("p", { class: "quiet", text: "What the replies used most, word for word, in the order in which it was said." }),
       h("form", { class: "digest-form", on: onSubmit(() => this.look()) }, this.tokens,
         h("button", { type: "submit", class: "button", text: "Quote" }), this.copy),
       this.said, this.list);

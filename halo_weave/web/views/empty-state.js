@@ -5,9 +5,9 @@ import { counted, percent } from "../words.js";
 
 const UNREACHABLE = "Start it with “halo-weave serve”. This page connects by itself as soon as it answers.";
 const NO_MODEL = "Fetch one with “halo-weave pull”, or name one with “halo-weave serve --model your.gguf”.";
-const WELCOME = "Open a window and speak. What the model looks at stays bright; what it does not use falls asleep, " +
+const WELCOME = "Open a window and write a message. What the model uses stays bright; what it does not use falls asleep, " +
   "and wakes up when you speak of it again.";
-const FIRST_WORDS = "Say something. Everything you say is kept, nothing leaves this machine.";
+const FIRST_WORDS = "Everything you say is kept, and nothing leaves this machine.";
 
 export class EmptyStateView {
   /** @param {import("../app.js").App} app @param {HTMLElement} place is marked as busy while it is loaded */
@@ -29,7 +29,7 @@ export class EmptyStateView {
     const { live, current, connection, status } = store;
     const model = live ? null : status?.model;
     this.place.setAttribute("aria-busy", String(Boolean(current) && !live));
-    if (connection.state === "locked") return this.#say("Locked", "The server wants its key.");
+    if (connection.state === "locked") return this.#say("Locked", "The server needs its key.");
     if (!status && connection.state === "lost") return this.#say("The server cannot be reached", UNREACHABLE);
     if (model?.state === "missing") {
       const choose = button("Choose a model", () => app.store.tell("panel", "models"));
@@ -39,15 +39,15 @@ export class EmptyStateView {
     if (model?.state === "loading") return this.#say("The model is being loaded", loadingWords(model));
     if (!store.windowsKnown || (current && !live)) return this.#skeleton();
     if (!current) {
-      this.#say("One conversation without an end", WELCOME, "New window", () => app.newWindow());
-      const steps = button("Show me, in three steps", () => store.tell("first-steps"));
+      this.#say("One endless conversation", WELCOME, "New window", () => app.newWindow());
+      const steps = button("Try the one-minute demo", () => store.tell("first-steps"));
       this.node.querySelector(".empty")?.append(" ", steps);
       return;
     }
     if (!live?.all.length && !live?.prunedAfter) {
       const known = status?.memory.chunks ?? 0;
-      const wakeable = `Say something. ${counted(known, "chunk")} in memory can wake up for it.`;
-      return this.#say("Nothing is live here yet", known ? wakeable : FIRST_WORDS);
+      const wakeable = `What you said in other chats is available here (${counted(known, "passage")}).`;
+      return this.#say("New chat", known ? wakeable : FIRST_WORDS);
     }
     this.node.hidden = true;
   }

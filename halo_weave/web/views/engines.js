@@ -16,17 +16,17 @@ const KINDS = [ // what each needs to know
   ["kobold", "Halo Weave, KoboldCPP", ["url", "key"]],
   ["llama", "a model here", ["model_name"]],
 ];
-const USUAL = "what it usually may: of models elsewhere, only what was said in this window";
+const USUAL = "the default: for models on other machines, only what was said in this window";
 
 /** Where the words of a window go, in a sentence. @param {Where} where */
 export function whereWords(where) {
   if (!where.known) return `There is no engine named ${where.name} any more. Choose another one for this window.`;
   const who = where.name ? `${where.name} answers here` : "The model of all windows answers here";
   if (where.private && where.remote_host) {
-    return `This window is private, so nothing is sent to ${where.remote_host}, and nobody answers here. ` +
-      "Choose an engine on this machine, or let the window not be private.";
+    return `This window is private, so nothing is sent to ${where.remote_host}, and no model can answer here. ` +
+      "Choose an engine on this machine, or make the window not private.";
   }
-  const place = where.remote_host ? `words are sent to ${where.remote_host}` : "words stay on this machine";
+  const place = where.remote_host ? `text is sent to ${where.remote_host}` : "text stays on this machine";
   const faults = where.malformed_rows ? ` ${where.malformed_rows} rows of attention could not be used.` : "";
   return `${who}; ${place}. It may read ${RULES[where.remote_scope]}.${faults}`;
 }
@@ -52,7 +52,7 @@ export class EnginesPart {
     this.list = h("ul", { class: "model-list", "aria-label": "Engines to choose from" });
     this.fields = {
       name: field("Name", "cellar"), url: field("Address", "http://127.0.0.1:8080"),
-      model_name: field("Model, as the server knows it", ""), key: field("Key", "", "password"),
+      model_name: field("Name of the model on the server", ""), key: field("Key", "", "password"),
       shadow_model: field("Shadow model", "Shadow model: a small model here, or off"),
     };
     this.kind = h("select", { class: "field", "aria-label": "Kind", on: { change: () => this.#showFields() } },

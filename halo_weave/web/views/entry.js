@@ -49,7 +49,7 @@ export class EntryView {
   async #mayLeave() {
     if (!this.node.querySelector("form") || !this.#unsaved()) return true;
     const leave = await this.app.dialogs.confirm({
-      title: "Leave what you wrote?", sentence: "It is not saved.", confirm: "Leave it", danger: true,
+      title: "Discard your changes?", sentence: "It is not saved.", confirm: "Leave it", danger: true,
     });
     if (leave) this.#unsaved = () => false;
     return leave;
@@ -225,7 +225,7 @@ function versionOf({ version, modified, ended, content }, again) {
 
 /** @param {Wire.Answers["POST /api/windows/{window_id}/inject"]} done */
 function injectedWords({ resurrected, cost, pruned }) {
-  if (!resurrected.length) return "Nothing of its snapshot is asleep.";
+  if (!resurrected.length) return "No chunk of its snapshot is asleep.";
   const tokens = cost ? `, ${counted(cost, "token")}` : "";
   const room = pruned.length ? ` ${counted(pruned.length, "dimmer chunk")} fell asleep to make room.` : "";
   return `Woke ${counted(resurrected.length, "chunk")} of its snapshot${tokens}.${room}`;

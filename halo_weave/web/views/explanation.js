@@ -60,7 +60,7 @@ export class ExplanationView {
       return `Asleep since ${exactly(slept.happened)}: ${happening("pruned", slept.detail).toLowerCase()}.`;
     }
     const bright = `Peak ${number(why.peak)}, mean ${number(why.mean)}.`;
-    if (why.pinned) return `${bright} Pinned: it never falls asleep by itself.`;
+    if (why.pinned) return `${bright} Pinned: it never falls asleep.`;
     const chunks = this.app.store.live?.chunks ?? [];
     const dimmer = chunks.filter((chunk) => !chunk.pinned && chunk.peak < (why.peak ?? 0)).length;
     if (!dimmer) return `${bright} No unpinned chunk is dimmer.`;

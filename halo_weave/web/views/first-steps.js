@@ -144,7 +144,7 @@ export class FirstSteps {
     const { store } = this.app;
     if (!this.#live) return "";
     const light = store.attributions.get(store.newestReply);
-    if (!light) return "What the answer took from it is not known: the model was not examined for that yet.";
+    if (!light) return "What the answer took from it is not known: the model is not calibrated yet.";
     const share = light.attribution.chunks.find((one) => one.key === this.#fact)?.share ?? 0;
     if (share < USED) return "The answer took hardly anything from it. A larger model answers better.";
     return `${percent(share)} of the answer came from it: point at the words of the answer to see which.`;
@@ -158,6 +158,6 @@ export class FirstSteps {
   }
 }
 
-const PREPARED_WORDS = "This conversation was prepared. At its beginning stands a message of yours about your cat. " +
+const PREPARED_WORDS = "This conversation was prepared. It begins with a message of yours about your cat. " +
   "A window keeps a limited number of tokens in the model's context. Prune this one to half of its size: here the " +
   "oldest text goes first.";

@@ -4,8 +4,8 @@ import { button, fill, h, iconButton } from "../dom.js";
 import { number } from "../words.js";
 import { WhereBadge } from "./engines.js";
 
-const LEGEND = "Ground: what the reply looks at, while it is written or when you point at it. " +
-  "Bar at the edge: how the chunk stands among all live ones, 0 (sleeps first) to 100.";
+const LEGEND = "Background: where the reply's attention goes, while it is written or when you point at it. " +
+  "Bar at the edge: the chunk's rank among all live ones, 0 (falls asleep first) to 100.";
 const ORIGINAL = "Text: a chunk's brightest token, from dim to gold. Ground: tokens in the top fifth. " +
   "Scaled to what is live now.";
 const LOST = "The connection to the server is lost. Everything you sent is stored; " +

@@ -4,7 +4,7 @@ import { fill, h, iconButton } from "../dom.js";
 import { counted, extent, size } from "../words.js";
 
 const PHRASE = "delete everything";
-const ANEW = "Search goes on with the embeddings that are there until all are made.";
+const ANEW = "Search uses the existing embeddings until all new ones are ready.";
 
 /** @typedef {{ name: string, title: string, about: string, used: boolean }} Embedder */
 
@@ -66,7 +66,7 @@ export class MaintenanceView {
     const ready = embedder.state === "ready" || this.#embedders.length > 0;
     fill(this.meaning, h("p", { class: "quiet", text: embedderWords(embedder) }),
       h("div", { class: "runs" }, this.#embedders.length > 0 && [this.choice, this.about],
-        ready && iconButton("wake", "Embed everything anew", () => this.#reindex(), { text: true, hint: ANEW })));
+        ready && iconButton("wake", "Embed everything again", () => this.#reindex(), { text: true, hint: ANEW })));
   }
 
   /** Which embedding models there are: those of the catalogue and of this machine, then some of the hub. */
@@ -191,7 +191,7 @@ export class MaintenanceView {
     this.show();
     if (!before) return;
     const failed = now.state === "failed";
-    this.app.toasts.show(failed ? now.message : "Everything is embedded anew.", failed ? { kind: "bad" } : {});
+    this.app.toasts.show(failed ? now.message : "Everything was embedded again.", failed ? { kind: "bad" } : {});
     this.app.refresh();
     this.#load();
   }

@@ -4,8 +4,8 @@ import { fill, h, icon, iconButton, onSubmit } from "../dom.js";
 import { clip, percent, similarity } from "../words.js";
 import { EntryView } from "./entry.js";
 
-const ABOUT = "What the model keeps for itself, under headings. You can read and change all of it.";
-const NONE = "Nothing is kept yet. The model saves what it wants to remember; you can add an entry too.";
+const ABOUT = "What the model has saved for itself, under headings. You can read and change all of it.";
+const NONE = "Nothing is saved yet. The model saves what it wants to remember; you can add an entry, too.";
 
 export class MemoryView {
   title = "Memory";

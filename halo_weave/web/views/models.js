@@ -4,10 +4,10 @@ import { button, fill, h, onSubmit } from "../dom.js";
 import { counted, percent, size } from "../words.js";
 import { EnginesPart } from "./engines.js";
 
-const ABOUT = "Conversations go on with whichever model you choose. The one in use speaks until the other is ready, " +
-  "and stays if that cannot be had.";
-const CALIBRATING = "Once for each model, between your turns. Until then light comes from all heads.";
-const OTHER = "A model of the hub, like hf:Qwen/Qwen3-4B-GGUF";
+const ABOUT = "Choose a model for your conversations. Keep chatting while it loads. " +
+  "If loading fails, nothing changes.";
+const CALIBRATING = "Once for each model, between your turns. Until then all attention heads are used.";
+const OTHER = "A model from the hub, such as hf:Qwen/Qwen3-4B-GGUF";
 const OR_PATH = ", or the path of a GGUF file on the server's machine";
 
 export class ModelsView {

@@ -5,8 +5,8 @@ import { button, fill, h, iconButton, onSubmit } from "../dom.js";
 import { moment } from "../words.js";
 import { JsonField } from "./json-field.js";
 
-const ABOUT = "The model reads and writes these with jq while it answers. " +
-  "What you change here it sees in its next turn.";
+const ABOUT = "The AI's notes. You can edit them. " +
+  "The model sees your changes in its next turn.";
 const CLASH = "The notes were changed meanwhile, by the model or in another tab. " +
   "Yours are not saved; they are still here.";
 
@@ -135,7 +135,7 @@ export class NotesView {
 /** @param {unknown} value */
 function notAnObject(value) {
   const is = value && typeof value === "object" && !Array.isArray(value);
-  return is ? "" : "Notes have names: write “topic: what to know”, one on each line, or JSON: { … }.";
+  return is ? "" : "Notes need names: write “topic: what to know”, one on each line, or JSON: { … }.";
 }
 
 /** @param {unknown} error @returns {{content: null}} */

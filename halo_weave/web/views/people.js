@@ -6,8 +6,8 @@ import { brief, clip } from "../words.js";
 /** @typedef {Wire.Answers["GET /api/shares"]["shares"][number]} Share */
 /** @typedef {Wire.Answers["GET /api/people"]["people"][number]} Person */
 
-const ALL = "All my windows, also those to come";
-const FIRST = "From the first person on everyone needs a key. Yours is the one that the server was started with.";
+const ALL = "All my windows, also future ones";
+const FIRST = "Once a person is added, everybody needs a key. Yours is the one that the server was started with.";
 const ONCE = "This is shown once: only its hash is kept. Give it to them; they enter it when the page asks for a key.";
 
 export class PeopleView {
@@ -51,7 +51,7 @@ export class PeopleView {
     const [shares, people] = told;
     this.form.offer(this.app, knownNames(me.name, shares, people));
     this.#list(this.given, shares.filter((one) => one.owner === me.name).map((one) => this.#mine(one)),
-      "Nothing: what you say is yours alone.");
+      "Nothing: only you can read what you say.");
     this.#list(this.got, shares.filter((one) => one.person === me.name).map((one) => this.#theirs(one)), "Nothing.");
     this.#list(this.people, people.map((one) => this.#person(one)), "Nobody else.");
     this.first.hidden = me.multiple_people;
@@ -114,7 +114,7 @@ export class PeopleView {
   async #revoke(name) {
     const sure = await this.app.dialogs.confirm({
       title: `Revoke the key of ${clip(name, 60)}?`,
-      sentence: "It opens nothing from now on, and pages that use it are locked at once. What they said stays, and " +
+      sentence: "It stops working, and pages that use it are locked at once. What they said stays, and " +
         "is theirs again with a new key.",
       confirm: "Revoke", danger: true,
     });

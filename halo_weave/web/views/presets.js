@@ -46,12 +46,12 @@ export class PresetsView {
   async #save() {
     const { app } = this;
     const window = this.scope();
-    const of = window ? "this window sets itself" : "holds for all windows";
-    const sentence = `All that ${of}: settings, and system prompt and names where they are its own.`;
+    const of = window ? "this window sets" : "holds for all windows";
+    const sentence = `All that ${of}: settings, and its own system prompt and names.`;
     const name = await app.dialogs.ask({ title: "Save a preset", sentence, label: "Name", confirm: "Save", most: 100 });
     if (!name?.trim()) return;
     const known = this.#presets.some((one) => one.name === name.trim());
-    const anew = { title: `Replace the preset “${name.trim()}”?`, sentence: "What it was is gone then.",
+    const anew = { title: `Replace the preset “${name.trim()}”?`, sentence: "Its former content is lost.",
       confirm: "Replace", danger: true };
     if (known && !(await app.dialogs.confirm(anew))) return;
     const saved = await app.attempt(() => app.api.savePreset({ name: name.trim(), window: window || null }));
@@ -140,7 +140,7 @@ async function bringCard(app, card) {
 /** @param {Preset} preset */
 function presetWords({ settings, persona }) {
   const names = [...Object.keys(settings).map(label), ...Object.keys(persona).map((one) => WORDS[one] ?? one)];
-  if (!names.length) return "sets nothing: everything is as for all windows.";
+  if (!names.length) return "sets nothing: everything follows the settings for all windows.";
   const first = names.slice(0, 5).join(", ");
   return names.length > 5 ? `${first} and ${counted(names.length - 5, "more", "more")}.` : `${first}.`;
 }

@@ -8,8 +8,8 @@ import { fitButton } from "./fit.js";
 /** @typedef {Preview["resurrect"][number]} Candidate */
 /** @typedef {NonNullable<Wire.Bodies["POST /api/windows/{window_id}/messages"]["recall"]>} RecallChoice */
 
-const NEAR = "Near misses: too unlike your words to wake up by themselves";
-const OVER = "These fit, and there is no room for them";
+const NEAR = "Near misses: not similar enough to your words to wake up by themselves";
+const OVER = "These match, but there is no room for them";
 const LEFT = "Left out";
 
 export class PreviewView {
@@ -29,7 +29,7 @@ export class PreviewView {
     this.words = h("span", {});
     this.more = h("button", {
       type: "button", class: "button small give-room", text: "Give it room", "aria-pressed": "false", hidden: true,
-      title: "For this message: more may wake up than the recall budget says, and the dimmest sleep if they must",
+      title: "For this message: more may wake up than the recall budget allows; the dimmest fall asleep if necessary",
       on: { click: () => this.#choose(() => (this.#makeRoom = !this.#makeRoom)) },
     });
     this.lists = h("div", { class: "preview-lists" });
@@ -110,7 +110,7 @@ export class PreviewView {
   /** @param {Preview} found */
   #sentence({ resurrect, cost, room, skipped, below_threshold: near, tokens_to_prune: first }) {
     const words = resurrect.length ? `Would wake ${counted(resurrect.length, "chunk")}, ${counted(cost, "token")}`
-      : room > 0 ? "Nothing asleep matches this yet" : "No room for anything to wake up";
+      : room > 0 ? "No sleeping passage matches this yet" : "There is no room for sleeping passages";
     const over = skipped ? `; ${counted(skipped, "more match", "more match")} without room` : "";
     const missed = !resurrect.length && near.length ? `; ${counted(near.length, "near miss", "near misses")}` : "";
     const sleeps = first ? `; ${counted(first, "token")} of the dimmest sleep first` : "";

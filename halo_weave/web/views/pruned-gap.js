@@ -71,7 +71,7 @@ export class PrunedGapView {
     if (!found) return;
     this.#loads++;
     this.#shown = 0;
-    const none = h("p", { class: "quiet", text: "Nothing sleeps here any more." });
+    const none = h("p", { class: "quiet", text: "Nothing is asleep here any more." });
     fill(this.list, found.items.length ? this.further : none);
     this.#show(found);
   }

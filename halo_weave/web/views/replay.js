@@ -10,7 +10,7 @@ const STEP = 450; // milliseconds of a turn while it plays
 const TALLEST = 190; // pixels of the field
 const LISTED = 6; // chunks named at a turn
 const PAGE = 24; // turns whose texts are asked for at once
-const WITHOUT = "How bright each chunk was is known only of turns that were captured: see Capture below.";
+const WITHOUT = "The brightness of chunks is known only for captured turns: see Capture below.";
 
 /** @typedef {import("../replays.js").Scene} Scene */
 

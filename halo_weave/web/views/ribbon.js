@@ -12,7 +12,7 @@ const MOVED = 6; // pixels from which on a press is no click
 const READ = 900; // characters of a text
 /** @type {Record<string, number>} */
 const STEPS = { ArrowUp: -1, ArrowDown: 1, ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 };
-const HELP = "All that was said here, from its beginning to now. Gold: live. Faint: asleep. Violet: pinned. " +
+const HELP = "Everything said here, from the beginning to now. Gold: live. Faint: asleep. Violet: pinned. " +
   "A spark: something woke up. Click to go there, brush over it to read.";
 
 /** @typedef {{place: HTMLElement, list: HTMLElement}} Centre what shows chunks now */
@@ -234,7 +234,7 @@ export class RibbonView {
     if (document.activeElement !== node) {
       const at = turns ? Math.max(0, this.#here) + 1 : 1;
       node.setAttribute("aria-valuenow", String(at));
-      node.setAttribute("aria-valuetext", turns ? `Turn ${at} of ${number(turns)}` : "Nothing was said yet");
+      node.setAttribute("aria-valuetext", turns ? `Turn ${at} of ${number(turns)}` : "Nothing was said here yet");
     }
   }
 

@@ -10,7 +10,7 @@ import { SettingField } from "./setting-field.js";
 const LOOKS = [
   ["theme", "Theme", [["auto", "Like the system"], ["dark", "Dark"], ["light", "Light"]]],
   ["heat", "Light", [
-    ["light", "What the reply looks at"], ["original", "Original colours"], ["off", "Off: plain reading"],
+    ["light", "Where the reply's attention goes"], ["original", "Original colours"], ["off", "Off: plain reading"],
   ]],
   ["form", "Texts", [["rendered", "Markdown, rendered"], ["raw", "Raw, as they were written"]]],
   ["keys", "Single-letter keys", [["chunk", "Only on a chunk"], ["single", "Everywhere"]]],
@@ -23,7 +23,7 @@ const SCOPES = [["window", "This window"], ["all", "All windows"]];
 const LEVELS = [["common", "The usual ones"], ["all", "All settings"]];
 const AUTOMATIC = new Set(["max_context_tokens"]); // empty follows the model
 /** @typedef {"system_prompt" | "user_name" | "ai_name"} Word */
-const PROMPT = "What the model should always know here. It is never pruned and never goes into memory.";
+const PROMPT = "What the model should always know here. It is never pruned and never becomes part of the memory.";
 
 export class SettingsView {
   title = "Settings";
@@ -80,7 +80,7 @@ export class SettingsView {
       change: async () => {
         const asks = name === "notify" && select.value === "on" && "Notification" in window;
         if (asks && (await Notification.requestPermission()) !== "granted") {
-          this.app.toasts.show("The browser does not allow notifications of this page.", { kind: "bad" });
+          this.app.toasts.show("The browser does not allow notifications from this page.", { kind: "bad" });
           select.value = "off";
         }
         preferences.set(name, /** @type {any} */ (select.value));

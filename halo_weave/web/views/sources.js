@@ -56,7 +56,7 @@ export class SourcesView {
         live?.pinned ? null : iconButton("pin", "Pin", () => (live ? app.pin(one.key) : app.resurrect(one.key)),
           { text: true, class: "small writes" }),
         one.resurrected && iconButton("sleep", "Wrong memory", () => app.wrongMemory(one.key, turnId),
-          { text: true, class: "small writes", hint: "Puts it to sleep, and lowers it for questions like this one" })));
+          { text: true, class: "small writes", hint: "Puts it to sleep, and does not recall it for similar questions" })));
   }
 
   /** Where it is live, else where it was said. @param {Source} one */
@@ -71,7 +71,7 @@ export class SourcesView {
 /** @param {Source[]} sources */
 function summary(sources) {
   if (sources.some((one) => one.share === null)) {
-    return `Woke ${counted(sources.length, "memory", "memories")}; what was used of them is not known`;
+    return `Woke ${counted(sources.length, "memory", "memories")}; which of them it used is not known`;
   }
   const used = sources.filter((one) => (one.share ?? 0) >= USED);
   const words = used.slice(0, 2).map((one) => `“${clip(one.text, 60)}” ${percent(one.share ?? 0)}`);

@@ -3,7 +3,7 @@
 import { fill, h, iconButton, onSubmit } from "../dom.js";
 import { counted, label, number, percent } from "../words.js";
 
-const ABOUT = "While it is on, what the model looks at is written to your data folder with every turn, so that other " +
+const ABOUT = "While it is on, the model's attention is written to your data folder with every turn, so that other " +
   "strategies and budgets can be tried on it. It costs some speed. A capture is deleted with its window.";
 const NOTHING = "There is nothing to compare until a turn is captured.";
 /** @type {Record<string, string>} */
@@ -74,7 +74,7 @@ export class StrategiesView {
     const last = captures.at(-1);
     this.captured.textContent = last
       ? `Captured: ${counted(last.turns, "turn")}, ${last.megabytes} MB, with ${last.model}.`
-      : "Nothing was captured of this window yet.";
+      : "Nothing of this window was captured yet.";
     this.form.hidden = !last;
     if (!last) fill(this.result, h("p", { class: "quiet", text: NOTHING }));
     else if (!this.result.querySelector("table")) fill(this.result);

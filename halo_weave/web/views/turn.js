@@ -5,8 +5,8 @@ import { moment, speakerOf } from "../words.js";
 import { MemoryChangesView } from "./memory-changes.js";
 import { SourcesView } from "./sources.js";
 
-const CUT = "The program ended before this reply did. What was stored of it is here.";
-const UNFINISHED = "The reply reached its longest length.";
+const CUT = "The program ended during this reply. This is what was stored of it.";
+const UNFINISHED = "The reply was cut off at its longest length.";
 
 export class TurnView {
   #state = "";

@@ -8,7 +8,7 @@ import { h } from "../dom.js";
 /** @type {["conversation" | "context", string, string][]} */
 const VIEWS = [
   ["conversation", "Conversation", "Everything that was said in this window, in order"],
-  ["context", "Context", "Exactly what the model sees now, and what sleeps between"],
+  ["context", "Context", "Exactly what the model reads now, and what is asleep in between"],
 ];
 
 export class ViewSwitch {

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from halo_weave.core import placeholder_tokens
+from halo_weave.core import chunking
 from halo_weave.errors import ImportRefused
 from halo_weave.store.third_party import reader
 from tests.store.imports.conftest import NOW, heard, sample
@@ -212,7 +212,7 @@ def test_a_long_message_is_cut_into_chunks_that_can_wake_up(store, load):
     load([mapping(words, "ok")])
     chunks = store.turn(1)
     assert "".join(one.chunk.text for one in chunks) == words
-    assert max(len(one.chunk) for one in chunks) <= placeholder_tokens.LARGEST
+    assert max(len(one.chunk) for one in chunks) <= chunking.LARGEST
     assert all(one.chunk.text.endswith(".") for one in chunks)
 
 
@@ -223,7 +223,7 @@ def test_of_a_long_conversation_the_end_is_live(store, load):
     live = store.live(window.id)
     assert 500 < sum(len(one.chunk) for one in live) <= reader.LIVE_TOKENS + 50
     assert live[-1].chunk.text == "This is message number 1999 of many."
-    assert store.window_stats(window.id).asleep_chunks == 2000 - len(live)
+    assert store.window_stats(window.id).pruned_chunks == 2000 - len(live)
 
 
 def test_characters_that_cannot_be_kept_are_taken_out(store, load):

@@ -283,7 +283,7 @@ def test_the_book_of_a_character_sleeps_until_it_is_spoken_of(store, load):
     )
     assert [one.chunk.text for one in store.live(window.id)] == ["Ahoy!"]
     assert greeting.text == "Ahoy!"
-    assert store.window_stats(window.id).asleep_chunks == 2  # each entry wakes up by itself
+    assert store.window_stats(window.id).pruned_chunks == 2  # each entry wakes up by itself
 
 
 def test_a_book_in_the_form_of_sillytaverns_worlds_is_read_too(store, load):

@@ -1,7 +1,8 @@
-"""The formats, by name. One is registered by its file being here.
+"""The formats, by name. Each file in this package registers one.
 
-A module has the program's NAME, `recognises(value)` for one value of a file, and `conversations(values, left)`, which reads
-all values of a file: the elements of a list, the lines of a JSONL file, or one object. It believes nothing of what it reads.
+A module has the program's NAME, `recognises(value)` for one value of a file, and `conversations(values, left)`, which
+reads all values of a file: the elements of a list, the lines of a JSONL file, or one object. It trusts nothing in the
+file.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def formats() -> tuple[ConversationFormat, ...]:
 
 
 def format_of(value: Any) -> ConversationFormat | None:
-    """The format that a value of a file belongs to."""
+    """The format of a value of a file."""
     if not isinstance(value, dict):
         return None
     return next((one for one in formats() if one.recognises(value)), None)

@@ -1,4 +1,4 @@
-"""Character cards, version 1 to 3: a window for the character, with its first words."""
+"""Character cards, versions 1 to 3: a window for the character, with its greeting."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def conversations(values: Iterator[Any], left: Skipped) -> Iterator[Conversation
 
 
 def _book(book: Mapping[str, Any], left: Skipped) -> tuple[list[str], list[str]]:
-    """Entries of the character's book: those that the model always reads, and those that come to mind by their keys."""
+    """Entries of the character's book: those that are always in the prompt, and those that are recalled by their keys."""
     listed = list_in(book, "entries") or [*object_in(book, "entries").values()]
     always, sometimes = [], []
     for entry in listed:
         lines = text_in(entry, "content").splitlines()
         text = "\n".join(
             line for line in lines if not line.startswith("@@")
-        ).strip()  # those are for other programs
+        ).strip()  # such entries are for other programs
         if not text or entry.get("enabled") is False or entry.get("disable") is True:
             left["entries of a character book that are empty or switched off"] += 1
         elif entry.get("constant") is True:
@@ -106,7 +106,7 @@ def _book(book: Mapping[str, Any], left: Skipped) -> tuple[list[str], list[str]]
 
 
 def _turns(book: list[str], texts: list[str], name: str) -> Iterator[Message]:
-    """What the book holds, asleep until it is spoken of, then the first greeting; the others stand beside it."""
+    """The entries of the book, pruned at first, then the first greeting, with the others as its versions."""
     line = MessageChain()
     if book:
         parts = [Part("answer", text) for text in book]

@@ -117,7 +117,7 @@ def _parts(content: Mapping[str, Any], kind: Any, left: Skipped) -> tuple[Part, 
             "\n".join(filter(None, (text_in(one, "summary"), text_in(one, "content")))) for one in thoughts
         ]
         return thought_parts("\n\n".join(line for line in lines if line))
-    if kind == "reasoning_recap":  # only how long it took
+    if kind == "reasoning_recap":  # contains only a duration
         return ()
     texts = []
     for part in list_in(content, "parts"):
@@ -137,7 +137,7 @@ def _parts(content: Mapping[str, Any], kind: Any, left: Skipped) -> tuple[Part, 
 
 
 def _shown(found: re.Match[str]) -> str:
-    """Of a name, the name; of a citation, nothing."""
+    """The shown form: of a name the name, of a citation nothing."""
     if found[1] != "entity":
         return ""
     try:

@@ -1,4 +1,4 @@
-"""KoboldAI Lite's saves: a prompt and what followed it, as one text with marks or names in it."""
+"""KoboldAI Lite's saves: a prompt and the text after it, with markers or names in it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TAGS = ("### Instruction:", "### Response:")  # unless the save has others
 _SPOKEN = re.compile(r"(?:^|\n)([^\n:]{1,40}): ")
 _USERS = ("User", "You")
 _PICTURE = re.compile(r"\[<\|[a-z]\|[^|]*\|[a-z]\|>\]")
-_BETWEEN = "||$||"  # stands between the names of several opponents
+_BETWEEN = "||$||"  # separates the names of several opponents
 
 
 def recognises(value: dict[str, Any]) -> bool:
@@ -88,7 +88,7 @@ def _messages(
 
 
 def _speakers(whole: str, user: str) -> tuple[str, list[str]]:
-    """Of a save without its settings: the names that stand before several lines, one of them the user's."""
+    """The names in a save without settings: those before several lines, one of them the user's."""
     found = Counter(_SPOKEN.findall(whole))
     named = next((name for name in (user, *_USERS) if name in found), "")
     others = [name for name, count in found.items() if name != named and count > 1]
@@ -116,7 +116,7 @@ def _named(whole: str, user: str, others: list[str]) -> Iterator[tuple[Role, str
 
 
 def _told(pieces: list[str]) -> Iterator[tuple[Role, str, str]]:
-    """A story, or an adventure: what the player does stands after a `>`."""
+    """A story, or an adventure, where the player's actions begin with `>`."""
     for place, piece in enumerate(pieces):
         does = piece.strip().startswith(">")
         text = piece.strip().removeprefix(">").strip() if does else piece

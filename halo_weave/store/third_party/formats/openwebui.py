@@ -92,7 +92,7 @@ def _node(key: str, message: Mapping[str, Any], left: Skipped) -> MessageNode:
 
 
 def _output(items: list[Any]) -> tuple[Part, ...]:
-    """What newer versions keep of an answer, step by step; the content of the message may then be empty."""
+    """The steps of an answer in newer versions; the content of the message may then be empty."""
     parts: list[Part] = []
     for item in items:
         match item.get("type") if isinstance(item, dict) else None:

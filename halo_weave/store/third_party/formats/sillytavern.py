@@ -39,7 +39,7 @@ def conversations(values: Iterator[Any], left: Skipped) -> Iterator[Conversation
     header = first if isinstance(first, dict) and _text(first.get("mes")) is None else {}
     if first is not None and not header:
         values = chain([first], values)
-    opening = next(values, None)  # by it a chat is known that has no id
+    opening = next(values, None)  # identifies a chat without an id
     names = (text_in(header, "user_name"), text_in(header, "character_name"))
     metadata = object_in(header, "chat_metadata")
     known_by = id_in(metadata, "integrity", "chat_id_hash") or content_id(
@@ -57,7 +57,7 @@ def conversations(values: Iterator[Any], left: Skipped) -> Iterator[Conversation
 
 def _messages(values: Iterator[Any], left: Skipped) -> Iterator[Message]:
     line = MessageChain()
-    called: list[Part] = []  # by tools, before the answer that it is part of
+    called: list[Part] = []  # tool calls, which belong to the following answer
     for value in values:
         text = _text(value.get("mes")) if isinstance(value, dict) else None
         if text is None:
@@ -92,7 +92,7 @@ def _messages(values: Iterator[Any], left: Skipped) -> Iterator[Message]:
 
 
 def _text(value: Any) -> str | None:
-    """What was said; some sites that write this format put it into an object."""
+    """The text of a message; some sites that write this format put it into an object."""
     found = value.get("message") if isinstance(value, dict) else value
     return found if isinstance(found, str) else None
 

@@ -1,4 +1,4 @@
-"""text-generation-webui's histories: pairs of what the user and the character said, as the model and as the page saw them."""
+"""text-generation-webui's histories: pairs of user and character messages, as the model and as the page saw them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from halo_weave.store.third_party.conversation import (
 )
 
 NAME = "text-generation-webui"
-_OPENING = "<|BEGIN-VISIBLE-CHAT|>"  # stands where the user said nothing before the character's first words
+_OPENING = "<|BEGIN-VISIBLE-CHAT|>"  # placeholder for the missing user message before the greeting
 _ENTITY = re.compile(r"&(?:amp|lt|gt|quot|#x27|#39);")
 
 
@@ -95,7 +95,7 @@ def _attached(about: Mapping[str, Any], left: Skipped) -> Iterator[str]:
 
 
 def _raw(internal: str, visible: str) -> str:
-    """What was said. What the page shows is escaped; older versions escaped both."""
+    """The text of a message. What the page shows is escaped; older versions escaped both."""
     if internal.strip() == _OPENING:
         return ""
     if not internal:
