@@ -106,7 +106,9 @@ def names_adapter(part: str, name: str) -> bool:
 def test_only_app_names_concrete_engines_and_stores():
     for path in sources():
         for name in imported(path):
-            assert not names_adapter(part_of(path), name), f"{path} imports {name}; let halo_weave.app open it"
+            assert not names_adapter(part_of(path), name), (
+                f"{path} imports {name}; let halo_weave.app open it"
+            )
 
 
 def test_the_guard_sees_an_import_of_a_concrete_engine_or_store():

@@ -388,7 +388,8 @@ def test_a_foreign_key_changes_nothing_over_v1_and_the_kobold_api(house, forgott
         assert kept(house, ann) == before
     dropped = [one for _, *windows in forgotten for one in windows]
     assert len(dropped) == 1, forgotten  # what Bob's own programs have read under this name
-    assert dropped[0].startswith("remote ") and dropped[0].endswith(f"/{window}")
+    assert dropped[0].startswith("remote ")
+    assert dropped[0].endswith(f"/{window}")
 
 
 def test_a_foreign_key_drops_no_captures_and_no_cells(house, forgotten):
