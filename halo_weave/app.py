@@ -392,8 +392,8 @@ class _EmbedderChoice:
         """All of memory by the embedder of this name. Until it is done, the vectors that are there stay."""
         file = self.file if name is None else embedder_file(name, progress)
         with closing(self._opened(file)) as embedder:
-            told = partial(progress, "")
-            reindex(store, embedder, now=lambda: datetime.now(UTC), progress=told)
+            report = partial(progress, "")
+            reindex(store, embedder, now=lambda: datetime.now(UTC), progress=report)
         self.file = file
         if name is not None:
             remember_embedder(self.options.data, name)

@@ -7,9 +7,9 @@ HaloWeaveError
 │   ├── UnknownMemory      no such entry in the structured memory
 │   ├── UnknownPreset      no preset of this name
 │   ├── UnknownPerson      nobody of this name
-│   ├── NotYours           it belongs to someone else, or to whoever runs the server
+│   ├── NotYours           it belongs to someone else, or to the owner of the server
 │   ├── DocumentRefused    a file that cannot be attached
-│   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded anew
+│   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded again
 │   ├── WindowBusy         the window is being written to
 │   │   └── LeaseLost      another server has taken the window over
 │   ├── NotesChanged       the notes are not those that were read

@@ -96,7 +96,7 @@ class Settings:
     )
     effort: Effort | None = _generation(
         None,
-        "How much the model thinks before it answers, as far as its template has a switch; empty is the template's own.",
+        "How much the model thinks before it answers, if its template has a switch; empty is the template's default.",
         choices=get_args(Effort),
         optional=True,
         common=True,
@@ -104,7 +104,7 @@ class Settings:
 
     max_context_tokens: int | None = _forgetting(
         None,
-        "Above this many live tokens the dimmest chunks fall asleep; 0 never prunes; empty is the model's context less room for a reply and for what wakes up, at most 16,384.",
+        "When more tokens than this are live, the dimmest chunks are pruned; 0 never prunes; empty is the model's context minus room for a reply and for recall, at most 16,384.",
         low=0,
         high=1_000_000,
         optional=True,
@@ -112,7 +112,7 @@ class Settings:
     )
     prune_to: float | None = _forgetting(
         None,
-        "One forgetting goes on down to this share of the budget; empty is 1, 0.7 where a model must read all anew after it, 0.5 where a server does.",
+        "When pruning, stop at this share of the budget; empty is 1, or 0.7 if the model must read the whole context again afterwards, or 0.5 if a server must.",
         low=0.1,
         high=1,
         optional=True,
@@ -122,7 +122,7 @@ class Settings:
     )
     max_chunk_tokens: int = _forgetting(
         256,
-        "A longer passage is cut at a line, a sentence or a word, so that it can wake up in parts.",
+        "A longer passage is cut at a line, a sentence or a word, so that parts of it can be resurrected.",
         low=16,
         high=1_000_000,
     )
@@ -133,22 +133,22 @@ class Settings:
         10_000.0, "Brightness that a new token starts with.", low=0, high=1_000_000
     )
     brightness_cap: float = _forgetting(
-        10_000.0, "No token becomes brighter than this. There is no floor.", low=1, high=1_000_000
+        10_000.0, "No token becomes brighter than this. There is no lower limit.", low=1, high=1_000_000
     )
     own: Mapping[str, Any] = field(  # the strategies' own settings, of all strategies
         default_factory=lambda: {name: one.default for name, one in STRATEGY_SETTINGS.items()}
     )
     prune_pairs: PairPruning | None = _forgetting(
         None,
-        "Whether a question and its answer fall asleep apart, or together by the brighter or the dimmer of them; empty is as the strategy has it.",
+        "Whether a question and its answer are pruned separately, or together by the brighter or the dimmer of them; empty is the strategy's default.",
         choices=get_args(PairPruning),
         optional=True,
     )
     protect_recent_exchanges: int = _forgetting(
-        1, "So many of the last exchanges stay, whatever their brightness.", low=1, high=100
+        1, "This many of the last exchanges are never pruned, whatever their brightness.", low=1, high=100
     )
     protect_used: bool = _forgetting(
-        True, "Whether what woke up and was used in the reply stays for at least one more turn."
+        True, "Whether chunks that were resurrected and used in a reply stay for at least one more turn."
     )
     score_current_turn: bool = _forgetting(
         False, "Whether the reply's own tokens are scored while it is written."
@@ -216,7 +216,7 @@ class Settings:
     )
     prefetch: PrefetchMode = _system(
         "compute",
-        "What the model makes ready before you send: nothing, the frame of your message, also what it would wake up from memory or disk, or also your words while you type and, on an idle machine, what has to be computed.",
+        "What the model prefetches before you send: nothing, the frame of your message, also chunks whose cache entries are in memory or on disk, or also your words while you type and, on an idle machine, chunks that have to be computed.",
         choices=get_args(PrefetchMode),
     )
     timestamps: bool = _system(
@@ -224,14 +224,17 @@ class Settings:
         "Tell the model the day of your first message of each day, and the date of what it reads from other chats.",
     )
     memory_tree_in_prompt: bool = _system(
-        True, "Tell the model of its notes and structured memory in the system prompt."
+        True, "Describe the model's notes and structured memory in its system prompt."
     )
     memory_decay_days: float = _system(
-        30.0, "After so many days a memory of the AI counts for a third as recent.", low=0.1, high=100_000
+        30.0,
+        "After this many days, an entry of the structured memory counts a third as recent.",
+        low=0.1,
+        high=100_000,
     )
     tools: ToolForm = _system(
         "auto",
-        "How the model calls its tools: in its template's own way, in <tool> tags, or not at all; auto is native for models that can, else off.",
+        "How the model calls its tools: in its template's own format, in <tool> tags, or not at all; auto is native if the model can do it, else off.",
         choices=get_args(ToolForm),
         common=True,
     )
@@ -240,32 +243,33 @@ class Settings:
     )
 
     engine_name: str = _elsewhere(
-        "", "The engine that answers here, by its name; empty is the model of all windows.", high=60
+        "", "The engine that answers here, by name; empty is the model of all windows.", high=60
     )
     remote_scope: RemoteScope | None = _elsewhere(
         None,
-        "What the model may read: everything, only what was said in this window, or nothing from private windows; empty is everything, or only this window where the model runs on another machine.",
+        "What the model may read: everything, only what was said in this window, or everything except private windows; empty is everything, or only this window if the model runs on another machine.",
         choices=get_args(RemoteScope),
         optional=True,
     )
     private: bool = _elsewhere(
-        False, "Whether this window never speaks with a model on another machine, and others may not tell it."
+        False,
+        "Whether the text of this window is never sent to a model on another machine, also not by other windows.",
     )
     document_megabytes: int = _documents(20, "A file to attach may be this large.", low=1, high=200)
     document_tokens: int = _documents(
         200_000, "A file to attach may have this many tokens of text.", low=100, high=2_000_000
     )
     document_seconds: int = _documents(
-        30, "Reading a PDF or a DOCX is stopped after this long.", low=1, high=600
+        30, "Reading a PDF or a DOCX is stopped after this many seconds.", low=1, high=600
     )
 
     capture: CaptureMode = _system(
         "off",
-        "Whether what the model looks at is written to disk for the lab: the mean of all heads, also its retrieval heads, or all.",
+        "Whether the model's attention is captured on disk for the lab: the mean of all heads, also its retrieval heads, or all heads.",
         choices=get_args(CaptureMode),
     )
     capture_megabytes: int = _system(
-        1_000, "A window's capture takes at most so much room on the disk.", low=1, high=1_000_000
+        1_000, "Largest size of a window's capture on disk, in megabytes.", low=1, high=1_000_000
     )
 
     def __getitem__(self, name: str) -> Any:

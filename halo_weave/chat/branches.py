@@ -15,8 +15,8 @@ from halo_weave.errors import BadInput, UnknownWindow
 from halo_weave.store.records import TurnRecord, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
-ENOUGH = 4  # so many matching messages identify a history whose beginning differs
-_TELLING = 12  # so many words of a reply that occurs once identify a history by themselves
+MATCHING_MESSAGES = 4  # so many matching messages identify a history whose beginning differs
+UNIQUE_REPLY_WORDS = 12  # so many words of a reply that occurs once identify a history by themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ def match_history(
                 longest, found = same, turn
         if found is not None and longest == at + 1:
             return _extended(store, marks, found, at, window)
-        telling = len(likely) == 1 and len(history[at][1].split()) >= _TELLING
-        if found is not None and (longest >= ENOUGH or telling) and partly is None:
+        unique_reply = len(likely) == 1 and len(history[at][1].split()) >= UNIQUE_REPLY_WORDS
+        if found is not None and (longest >= MATCHING_MESSAGES or unique_reply) and partly is None:
             partly = at, found
         at -= longest + 1 if longest else 1
     if partly is not None:

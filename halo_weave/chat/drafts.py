@@ -174,7 +174,7 @@ class DraftWriter:
             try:
                 self._store.save_drafts([draft for _, draft in pending])
             except BadInput:
-                pending = [pair for pair in pending if self._save_alone(*pair)]
+                pending = [pair for pair in pending if self._save_one_by_one(*pair)]
         except Exception as error:
             known = isinstance(error, HaloWeaveError)
             if not known:
@@ -186,7 +186,7 @@ class DraftWriter:
         self.slow = max(took, default=0.0) > LAG
         return True
 
-    def _save_alone(self, one: OpenDraft, draft: Draft) -> bool:
+    def _save_one_by_one(self, one: OpenDraft, draft: Draft) -> bool:
         """One of several replies cannot be saved because its window was deleted: save the others one by one."""
         try:
             self._store.save_drafts([draft])

@@ -595,7 +595,7 @@ class McpMemory:
                 break
             at = following[0]
             after.append(at)
-        return MemoryPassage(id, record.chunk.text, self._told([*before, turn, *after]))
+        return MemoryPassage(id, record.chunk.text, self._memory_turns([*before, turn, *after]))
 
     def timeline(
         self, *, since: str = "", until: str = "", window: str = "", cursor: str = "", limit: int = _PAGE
@@ -612,7 +612,7 @@ class McpMemory:
         )
         shown, more = turns[:limit], len(turns) > limit
         last = f"{shown[-1].said.isoformat()}|{shown[-1].id}" if more else None
-        return Timeline(self._told(shown), last)
+        return Timeline(self._memory_turns(shown), last)
 
     def write(self, text: str, *, path: str = "", speaker: str = "") -> MemoryWritten:
         """Store a text in memory; with a path, save it in the structured memory."""
@@ -688,7 +688,7 @@ class McpMemory:
 
     def window_text(self, window: str, *, limit: int = 100) -> list[MemoryTurn]:
         """The last turns of a window's current branch."""
-        return self._told(self._runtime.store.branch(self._window(window) or "")[-limit:])
+        return self._memory_turns(self._runtime.store.branch(self._window(window) or "")[-limit:])
 
     def _window(self, name: str) -> str | None:
         return find_window(self._runtime.store.windows(), name).id if name else None
@@ -698,7 +698,7 @@ class McpMemory:
             raise BadInput("There is no structured memory here. Write without a path.")
         return self._runtime.toolbox.tree
 
-    def _told(self, turns: list[TurnRecord]) -> list[MemoryTurn]:
+    def _memory_turns(self, turns: list[TurnRecord]) -> list[MemoryTurn]:
         names = self._runtime.names()
         told = []
         for turn in turns:

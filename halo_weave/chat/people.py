@@ -70,10 +70,10 @@ class People:
 
     def by_key(self, key: str) -> str | None:
         """The id of the person with this key."""
-        told = _hash(key)
+        key_hash = _hash(key)
         # Few hashes have the same beginning, and the time of the lookup reveals nothing of the key.
-        for known, person in self._store.key_hashes(told[:_START]):
-            if hmac.compare_digest(known, told):
+        for known, person in self._store.key_hashes(key_hash[:_START]):
+            if hmac.compare_digest(known, key_hash):
                 return person
         return None
 

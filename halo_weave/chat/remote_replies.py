@@ -134,7 +134,7 @@ class RemoteReplies:
         )  # checked first: when it is false, all that was written is stored
         fresh = self._grow(window_id, followed)
         followed.shown |= bool(fresh)
-        self._publish(window_id, *map(_told, fresh))
+        self._publish(window_id, *map(_token_event, fresh))
         if followed.draft and not followed.reader:  # written by a model that is not open here
             return True
         if written:
@@ -187,7 +187,7 @@ class RemoteReplies:
         return draft.tokenizer == self._runtime.model_in(draft.window).engine.info.tokenizer
 
 
-def _told(token: ReplyToken) -> TokenGenerated:
+def _token_event(token: ReplyToken) -> TokenGenerated:
     return TokenGenerated(
         token.id, token.position, token.piece, token.text, token.by_tool, token.kind == THOUGHT
     )

@@ -379,8 +379,8 @@ class Runtime:
         """The window's system prompt, with the description of the tools and an overview of the memory."""
         prompt = record.system_prompt
         if form != "off" and settings.memory_tree_in_prompt and (toolbox := self.toolbox_for(record)):
-            told = toolbox.instructions() if form == "tags" else toolbox.overview()
-            prompt = f"{prompt}\n\n{told}".strip()
+            about_tools = toolbox.instructions() if form == "tags" else toolbox.overview()
+            prompt = f"{prompt}\n\n{about_tools}".strip()
         return prompt_builder.system(prompt, prompt_builder.declared if form == "native" else "")
 
     @contextmanager

@@ -23,10 +23,12 @@ def reply_sources(
 ) -> dict[int, tuple[ReplySourceView, ...]]:
     """By reply: the chunks that were resurrected for it or used by it, most used first. Unknown replies are left out."""
     found = store.remembered(turn_ids, least=MIN_USED_SHARE)
-    return {turn: tuple(_told(one, names) for one in memories) for turn, (_, memories) in found.items()}
+    return {
+        turn: tuple(_source_view(one, names) for one in memories) for turn, (_, memories) in found.items()
+    }
 
 
-def _told(one: ReplySource, names: Mapping[str, str]) -> ReplySourceView:
+def _source_view(one: ReplySource, names: Mapping[str, str]) -> ReplySourceView:
     record, chunk = one.record, one.record.chunk
     return ReplySourceView(
         chunk.key,

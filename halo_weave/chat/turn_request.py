@@ -129,11 +129,11 @@ def continue_request(runtime: Runtime, window_id: str, stop: Sequence[str]) -> T
             "Nothing is left of the last reply to go on with. Let the last words be answered again."
         )
     effort = runtime.settings(runtime.window(window_id)).effort
-    opening = _with_marks(runtime, model.engine, kinds, effort)
+    opening = _with_delimiters(runtime, model.engine, kinds, effort)
     return TurnRequest(text_of_turn(store, last.answers), tuple(stop), question=last.answers, opening=opening)
 
 
-def _with_marks(
+def _with_delimiters(
     runtime: Runtime, engine: Engine, kinds: dict[ReplyKind, Tokens], effort: str | None
 ) -> tuple[tuple[ReplyKind, Tokens], ...]:
     """A reply as the model wrote it: with the delimiters around its thought that are not in the prompt."""

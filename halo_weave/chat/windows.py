@@ -227,17 +227,17 @@ class Windows:
             )
             in_progress = None
             if reply is not None:
-                told = open_window.reply.known if open_window.reply else ()
+                reply_tokens = open_window.reply.known if open_window.reply else ()
                 brightness = open_window.window.brightness[open_window.window.offsets[-1] :][
-                    : len(told)
+                    : len(reply_tokens)
                 ].copy()
                 in_progress = ReplyView(
                     reply.turn_id,
                     reply.start,
-                    [token.text for token in told],
+                    [token.text for token in reply_tokens],
                     brightness,
-                    [token.by_tool for token in told],
-                    [token.kind == THOUGHT for token in told],
+                    [token.by_tool for token in reply_tokens],
+                    [token.kind == THOUGHT for token in reply_tokens],
                 )
         if in_progress is None and window_id not in self._runtime.busy_windows:
             in_progress = self._turns.remote_replies.reply(window_id)

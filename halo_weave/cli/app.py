@@ -113,11 +113,12 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
     "threads": Annotated[int | None, typer.Option("--threads", min=1, help="Threads of the model.")],
     "gpu_layers": Annotated[
         int | None,
-        typer.Option("--gpu-layers", min=-1, help="Layers of the model on the GPU; -1: all that it has."),
+        typer.Option("--gpu-layers", min=-1, help="Layers of the model on the GPU; -1: all."),
     ],
     "kv_type": KvCacheType,
     "batch": Annotated[
-        int | None, typer.Option("--batch", min=8, max=4096, help="Tokens of a prompt that are read at once.")
+        int | None,
+        typer.Option("--batch", min=8, max=4096, help="Tokens of a prompt that are read together."),
     ],
     "engine": Annotated[
         str | None,
@@ -125,30 +126,26 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
             "--engine", help=f"What runs the model: {', '.join(ENGINES)}. Default: llama, in this process."
         ),
     ],
-    "url": Annotated[
-        str | None, typer.Option("--url", help="The address of the server, for an engine elsewhere.")
-    ],
+    "url": Annotated[str | None, typer.Option("--url", help="Address of the server, for a remote engine.")],
     "model_name": Annotated[
-        str | None, typer.Option("--model-name", help="The model, as the server knows it.")
+        str | None, typer.Option("--model-name", help="Name of the model on the server.")
     ],
-    "engine_key": Annotated[
-        str | None, typer.Option("--engine-key", help="The key that the server asks for.")
-    ],
+    "engine_key": Annotated[str | None, typer.Option("--engine-key", help="API key of the server.")],
     "shadow_model": Annotated[
         str | None,
         typer.Option(
             "--shadow-model",
-            help="A small model that reads along where the server hides its attention, named like a model, or off.",
+            help="A small local model that supplies attention if the server hides it, named like a model, or off.",
         ),
     ],
     "disk_cache": Annotated[
         int | None,
-        typer.Option("--disk-cache", min=0, help="GB on disk for what was read before; 0: none. Default: 4."),
+        typer.Option("--disk-cache", min=0, help="GB for the KV cache on disk; 0: none. Default: 4."),
     ],
     "ram_cache": Annotated[
         int | None,
         typer.Option(
-            "--ram-cache", min=0, help="MB of memory for cells of pruned text; 0: none. Default: 128."
+            "--ram-cache", min=0, help="MB of memory for the KV cache of pruned text; 0: none. Default: 128."
         ),
     ],
 }
@@ -161,7 +158,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     if "key" not in (one.name for one in own):  # the name is free unless another key is meant
         kinds["engine_key"] = Annotated[
             str | None,
-            typer.Option("--engine-key", "--key", help="The key that the server of the engine asks for."),
+            typer.Option("--engine-key", "--key", help="API key of the engine's server."),
         ]
     system = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)

@@ -226,16 +226,16 @@ class Chat:
         self.print_dim(f"{with_count(page.total, 'chunk')} asleep here" + (f" with {text!r}" if text else ""))
 
     def why(self, key: str) -> None:
-        told = self.weave.chunks.why(self.window.id, _keyed(key))
-        state = "pinned" if told.pinned else "live" if told.live else "asleep"
-        self.console.print(plain(told.text))
-        bright = "" if told.peak is None else f", peak {told.peak:.0f}, mean {told.mean:.0f}"
-        bright += "".join(f", {name} {value:.2f}" for name, value in told.parts.items())
-        bright += "" if told.rank is None else f", brightness {told.rank} of 100"
+        about = self.weave.chunks.why(self.window.id, _keyed(key))
+        state = "pinned" if about.pinned else "live" if about.live else "asleep"
+        self.console.print(plain(about.text))
+        bright = "" if about.peak is None else f", peak {about.peak:.0f}, mean {about.mean:.0f}"
+        bright += "".join(f", {name} {value:.2f}" for name, value in about.parts.items())
+        bright += "" if about.rank is None else f", brightness {about.rank} of 100"
         self.print_dim(
-            f"{told.key}, {state}, {with_count(told.tokens, 'token')}{bright}, said by {told.speaker}"
+            f"{about.key}, {state}, {with_count(about.tokens, 'token')}{bright}, said by {about.speaker}"
         )
-        for one in told.history:
+        for one in about.history:
             event = PUBLIC_EVENT_KINDS.get(one.event, one.event)
             detail = ", ".join(
                 f"{name} {value}" for name, value in one.detail.items() if value not in ("", [], {})

@@ -28,7 +28,7 @@ from halo_weave.lab.replay import replay as replayed
 from halo_weave.paths import captures_folder
 from halo_weave.settings import Settings
 
-lab = typer.Typer(help="Captures of what a model looks at, replays, comparisons and digests: docs/lab.md.")
+lab = typer.Typer(help="Captures of a model's attention, replays, comparisons and digests: docs/lab.md.")
 app.add_typer(lab, name="lab")
 
 Capture = Annotated[
@@ -38,30 +38,32 @@ Strategies = Annotated[
     str | None, typer.Option("--strategies", help=f"With commas. All: {', '.join(STRATEGIES)}.")
 ]
 Tokens = Annotated[
-    int | None, typer.Option("--budget", min=0, help="Tokens; as in the capture if not given.")
+    int | None, typer.Option("--budget", min=0, help="Budget in tokens. Default: as in the capture.")
 ]
 
 
 @lab.command()
 def capture(
-    folder: Annotated[Path, typer.Argument(help="Where the capture is written. It goes on if there is one.")],
+    folder: Annotated[
+        Path, typer.Argument(help="Where the capture is written. An existing one is continued.")
+    ],
     text: Annotated[
         Path,
         typer.Argument(
-            help="What is said: a text file, one message a line, or a conversation in the form of LoCoMo, whose replies are given."
+            help="The messages: a text file with one message per line, or a LoCoMo conversation, whose replies are given."
         ),
     ],
     model: Model = None,
     data: Data = None,
     heads: Annotated[
-        Literal["mean", "retrieval", "all"], typer.Option(help="Whose attention.")
+        Literal["mean", "retrieval", "all"], typer.Option(help="Which heads are captured.")
     ] = "retrieval",
-    strategy: Annotated[str, typer.Option(help="Decides what falls asleep meanwhile.")] = Settings().strategy,
+    strategy: Annotated[str, typer.Option(help="Decides what is pruned meanwhile.")] = Settings().strategy,
     budget: Annotated[
-        int, typer.Option(min=0, help="Tokens; 0 keeps all awake, for replays at any budget.")
+        int, typer.Option(min=0, help="Budget in tokens; 0 prunes nothing, for replays at any budget.")
     ] = 0,
-    exchanges: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
-    megabytes: Annotated[int, typer.Option(min=1, help="At most so much on the disk.")] = 1_000,
+    exchanges: Annotated[int | None, typer.Option(min=1, help="Only the first exchanges.")] = None,
+    megabytes: Annotated[int, typer.Option(min=1, help="Largest size of the capture in megabytes.")] = 1_000,
 ) -> None:
     """Run a conversation on a model and capture its attention. For windows in use, there is the setting `capture`."""
     options = options_of(read_config(), data=data, model=model, embedder="off")
@@ -85,7 +87,7 @@ def capture(
 @lab.command()
 def replay(
     capture: Capture,
-    strategy: Annotated[str | None, typer.Option(help="As in the capture if not given.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="Default: as in the capture.")] = None,
     budget: Tokens = None,
     data: Data = None,
     as_json: Json = False,
@@ -132,18 +134,18 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Compare strategies on captures."""
-    told: dict[str, Any] = {}
+    output: dict[str, Any] = {}
     for capture in captures:
         recording = _recording(capture, data)
-        done, told[str(capture)] = compare_strategies(recording, _chosen(strategies), budget)
+        done, output[str(capture)] = compare_strategies(recording, _chosen(strategies), budget)
         if plots:
             place = plots if len(captures) == 1 else plots / capture.name
-            told[str(capture)]["plots"] = [str(path) for path in write_plots(recording, done, place)]
+            output[str(capture)]["plots"] = [str(path) for path in write_plots(recording, done, place)]
     if as_json:
-        print_json(told)
+        print_json(output)
         return
     console = Console(highlight=False)
-    for name, found in told.items():
+    for name, found in output.items():
         console.print(plain(name, "bold"))
         for title, rows in found.items():
             if isinstance(rows, dict) and rows:
@@ -156,28 +158,28 @@ def compare(
 
 @lab.command()
 def models(
-    text: Annotated[Path, typer.Argument(help="What is said: a text file with one message a line.")],
+    text: Annotated[Path, typer.Argument(help="The messages: a text file with one message per line.")],
     model: Annotated[list[str], typer.Option("--model", help="A model; give at least two.")],
     data: Data = None,
     as_json: Json = False,
 ) -> None:
     """Run the same conversation on several models, and compare their replies and attribution."""
     says = read_messages(text)
-    told: dict[str, Any] = {}
+    output: dict[str, Any] = {}
     for name in model:
         options = options_of(read_config(), data=data, model=name, embedder="off")
         settings = options.settings.changed({"temperature": 0.0, "tools": "off"})
         with progress_bar(counts=True) as telling, closing(open_engine(options, telling)) as engine:
             calibration = calibrate_engine(options, engine, telling)
             turns = run_conversation(engine, calibration, settings, [(said, "") for said, _ in says], telling)
-            told[engine.info.name] = {"light": calibration.sentence, "turns": turns}
+            output[engine.info.name] = {"light": calibration.sentence, "turns": turns}
     if as_json:
-        print_json(told)
+        print_json(output)
         return
     console = Console(highlight=False)
     for i, (said, _) in enumerate(says):
         console.print(plain(f"\n{said}", "bold"))
-        for name, found in told.items():
+        for name, found in output.items():
             turn = found["turns"][i]
             console.print(plain(f"{name}: {turn['reply']}"))
             for source in turn["sources"]:
@@ -188,7 +190,7 @@ def models(
 @lab.command()
 def digest(
     window: Annotated[str, typer.Argument(help="A window, by name or id.")],
-    tokens: Annotated[int, typer.Option(min=1, help="At most so many.")] = 400,
+    tokens: Annotated[int, typer.Option(min=1, help="At most this many tokens.")] = 400,
     data: Data = None,
     as_json: Json = False,
 ) -> None:

@@ -86,8 +86,10 @@ def models(as_json: Json = False) -> None:
     advised = [one.name for one in catalogue.recommended(memory)]
     default = catalogue.default_model(memory, machine_cores())[0].name
     if as_json:
-        told = [asdict(one) for one in listed]
-        typer.echo(json.dumps({"memory": memory, "default": default, "models": told, "recommended": advised}))
+        output = [asdict(one) for one in listed]
+        typer.echo(
+            json.dumps({"memory": memory, "default": default, "models": output, "recommended": advised})
+        )
         return
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -122,17 +124,17 @@ def doctor(
     options = options_of(read_config(), model=model, embedder="off", context=context, kv_type=kv_type)
     memory = machine_memory()
     build, gpu_advice = inspect_llama()
-    told: dict[str, Any] = {
+    output: dict[str, Any] = {
         "llama_cpp": {**asdict(build), "file": str(build.file)},
         "memory": memory,
         "models_folder": str(models_folder()),
-        "model": _weights_told(
+        "model": _needed_memory(
             options.model or options.remembered, memory, options.context, options.kv_type or "f16"
         ),
         "gpu": gpu_advice,
     }
     if as_json:
-        typer.echo(json.dumps(told))
+        typer.echo(json.dumps(output))
         return
     lines = [
         f"llama.cpp    {build.version}, {build.file}",
@@ -146,7 +148,7 @@ def doctor(
         f"memory       {format_bytes(memory)}",
         f"models       {models_folder()}",
     ]
-    about = told["model"]
+    about = output["model"]
     lines.append(
         f"model        {about['title']}: {format_bytes(about['weights'])} of weights, {format_bytes(about['cache'])} of KV cache for "
         f"{about['context']:,} tokens, {format_bytes(about['needs'])} in all: {'fits' if about['fits'] else 'does not fit'}"
@@ -158,7 +160,9 @@ def doctor(
         Console(highlight=False).print(plain(line), soft_wrap=True)
 
 
-def _weights_told(model: Path | str | None, memory: int, context: int | None, kv_type: Any) -> dict[str, Any]:
+def _needed_memory(
+    model: Path | str | None, memory: int, context: int | None, kv_type: Any
+) -> dict[str, Any]:
     """The memory that the chosen model will need; a catalogue model need not be downloaded for that."""
     found = inventory.find_model(str(model)) if model else catalogue.default_model(memory, machine_cores())[0]
     path = inventory.local_path(found)
@@ -183,7 +187,7 @@ def _weights_told(model: Path | str | None, memory: int, context: int | None, kv
     }
 
 
-cache = typer.Typer(help="What a model has read is kept on disk, so that it need not read it again.")
+cache = typer.Typer(help="The KV cache on disk, so that a model need not read the same text again.")
 app.add_typer(cache, name="cache")
 
 
@@ -204,5 +208,5 @@ def _folder(data: Path | None) -> Path:
 
 
 def _print_use(use: dict[str, Any], as_json: bool, sentence: str) -> None:
-    told = sentence.format(f"{use['bytes'] / 1e6:,.1f} MB", use["files"], use["folder"])
-    print_result(as_json, {**use, "folder": str(use["folder"])}, told)
+    output = sentence.format(f"{use['bytes'] / 1e6:,.1f} MB", use["files"], use["folder"])
+    print_result(as_json, {**use, "folder": str(use["folder"])}, output)

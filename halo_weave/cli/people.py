@@ -19,17 +19,19 @@ from halo_weave.errors import BadInput
 from halo_weave.store.records import OWNER_NAME
 from halo_weave.store.sql_store import SqlStore
 
-_people = typer.Typer(help="Who has a key and a memory of their own here.", no_args_is_help=True)
+_people = typer.Typer(help="People with a key and a memory of their own.", no_args_is_help=True)
 app.add_typer(_people, name="people")
 _share = typer.Typer(help="What people share with each other.", no_args_is_help=True)
 app.add_typer(_share, name="share")
 
-_Name = Annotated[str, typer.Argument(help="How they are called here.")]
+_Name = Annotated[str, typer.Argument(help="Their name.")]
 _Window = Annotated[
     str | None, typer.Option("--window", help="A window, by its name or id. Default: all of someone's.")
 ]
 _Of = Annotated[str, typer.Option("--of", help="Whose windows are shared, if no window is named.")]
-_With = Annotated[str, typer.Argument(help=f"With whom; {OWNER_NAME!r} is whoever runs the server.")]
+_With = Annotated[
+    str, typer.Argument(help=f"The person to share with; {OWNER_NAME!r} is the owner of the server.")
+]
 
 
 @contextmanager

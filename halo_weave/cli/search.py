@@ -82,10 +82,12 @@ def search(
     tag: Annotated[
         str, typer.Option("--tag", help="Only what has this tag, or was said in a window that has it.")
     ] = "",
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many chunks.")] = 10,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most this many chunks.")] = 10,
     budget: Annotated[
         int | None,
-        typer.Option("--budget", min=0, help="What would wake up within so many tokens, pairs included."),
+        typer.Option(
+            "--budget", min=0, help="What would be resurrected within this many tokens, pairs included."
+        ),
     ] = None,
     embedder: EmbedderFile = None,
     as_json: Json = False,
@@ -199,10 +201,10 @@ def _described(
 
 @app.command()
 def tag(
-    key: Annotated[str, typer.Argument(help="A chunk, such as 12.0.user: search tells its key.")],
+    key: Annotated[str, typer.Argument(help="A chunk, such as 12.0.user: search shows its key.")],
     data: Data = None,
     tags: Annotated[
-        str | None, typer.Option("--tags", help="Its tags from now on, separated by commas; empty for none.")
+        str | None, typer.Option("--tags", help="Its new tags, separated by commas; empty for none.")
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -31,7 +31,10 @@ Port = Annotated[
 ]
 Key = Annotated[
     str | None,
-    typer.Option("--key", help="Asked of every client. Needed to listen elsewhere than on this machine."),
+    typer.Option(
+        "--key",
+        help="Key that every client must send. Required to listen on other addresses than this machine's own.",
+    ),
 ]
 Origins = Annotated[
     list[str] | None,
@@ -39,15 +42,19 @@ Origins = Annotated[
 ]
 Names = Annotated[
     list[str] | None,
-    typer.Option("--allow-host", help="Another name this server goes by, like box.lan or box.lan:8080."),
+    typer.Option("--allow-host", help="Another name of this server, such as box.lan or box.lan:8080."),
 ]
 _Writes = Annotated[
-    bool, typer.Option("--allow-writes", help="MCP clients of /mcp may also write into memory and forget.")
+    bool,
+    typer.Option(
+        "--allow-writes", help="MCP clients of /mcp may also write to the memory and delete from it."
+    ),
 ]
 _Log = Annotated[
     Literal["text", "json"],
     typer.Option(
-        "--log", help="The log on the error stream. json: one object a line, with the figures of each turn."
+        "--log",
+        help="Format of the log on the error stream. json: one object per line, with the figures of each turn.",
     ),
 ]
 Open = Annotated[bool, typer.Option("--open", help="Open the page in the browser.")]
@@ -113,9 +120,11 @@ def _attend(service: Service, server: Server, options: Options, console: Console
 
 _AllowMcpWrites = Annotated[
     bool,
-    typer.Option("--allow-writes", help="Also tools that write into memory and forget. Default: read only."),
+    typer.Option(
+        "--allow-writes", help="Also tools that write to the memory and delete from it. Default: read only."
+    ),
 ]
-_OwnKey = Annotated[str | None, typer.Option("--key", help="Of a server that runs, if it has one.")]
+_OwnKey = Annotated[str | None, typer.Option("--key", help="Key of the running server, if it has one.")]
 _PATIENCE = 3.0  # seconds for a running server to answer
 
 

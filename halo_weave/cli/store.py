@@ -194,12 +194,14 @@ def window(
     name: Annotated[str, typer.Argument(help="Its name or id.")],
     data: Data = None,
     tags: Annotated[
-        str | None, typer.Option("--tags", help="Its tags from now on, separated by commas; empty for none.")
+        str | None, typer.Option("--tags", help="Its new tags, separated by commas; empty for none.")
     ] = None,
     pin: Annotated[bool | None, typer.Option("--pin/--unpin", help="First in lists, or not.")] = None,
     archive: Annotated[
         bool | None,
-        typer.Option("--archive/--unarchive", help="Left out of lists, or not. What was said stays."),
+        typer.Option(
+            "--archive/--unarchive", help="Hide it from lists, or show it. What was said stays in memory."
+        ),
     ] = None,
     rename: Annotated[str | None, typer.Option(help="Another name.")] = None,
     as_json: Json = False,
@@ -227,7 +229,7 @@ def _export_memory(
     ],
     data: Data = None,
     window: Annotated[
-        str | None, typer.Option(help="Only what was said or woke up in this window: its name or id.")
+        str | None, typer.Option(help="Only what was said or resurrected in this window: its name or id.")
     ] = None,
     first_turn: Annotated[
         int | None, typer.Option(min=0, max=LAST_TURN, help="Only from this turn on.")
@@ -236,7 +238,7 @@ def _export_memory(
     since: Annotated[str | None, typer.Option(help="Only what was said at this time or later.")] = None,
     until: Annotated[str | None, typer.Option(help="Only what was said at this time or before.")] = None,
     vectors: Annotated[
-        bool, typer.Option("--vectors", help="With the embeddings, which can be made again.")
+        bool, typer.Option("--vectors", help="Include the embeddings, which can also be computed again.")
     ] = False,
     form: Annotated[
         ExportFormat,
@@ -333,7 +335,7 @@ def backup(target: Target, data: Data = None, as_json: Json = False) -> None:
 def verify(
     data: Data = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Rebuild what can be rebuilt from the record.")
+        bool, typer.Option("--repair", help="Repair what can be rebuilt from the stored chunks.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -412,7 +414,9 @@ def clear(data: Data = None, yes: Yes = False, as_json: Json = False) -> None:
 
 @app.command("sync")
 def _sync_memory(
-    folder: Annotated[Path, typer.Argument(help="A folder that the devices share, such as one of a cloud.")],
+    folder: Annotated[
+        Path, typer.Argument(help="A folder that the devices share, such as one of a cloud drive.")
+    ],
     data: Data = None,
     as_json: Json = False,
 ) -> None:
@@ -425,13 +429,13 @@ def _sync_memory(
     """
     with open_or_create(data) as store:
         result = store.sync(folder.expanduser(), now=now())
-    told = f"Told {with_count(result.told, 'turn or change', 'turns and changes')}"
-    came = f"took in {with_count(result.turns, 'turn')} and {with_count(result.changes, 'change')}"
+    told = f"Sent {with_count(result.sent, 'turn or change', 'turns and changes')}"
+    came = f"received {with_count(result.turns, 'turn')} and {with_count(result.changes, 'change')}"
     lines = [f"{told}, {came}."]
     if result.waiting:
         files = with_count(result.waiting, "file")
         lines.append(
             f"{files} there cannot be read yet: the folder may still be synchronising. Sync again later."
         )
-    lines += [f"Not taken in: {plain(why)}" for why in result.refused]
+    lines += [f"Refused: {plain(why)}" for why in result.refused]
     print_result(as_json, result, "\n".join(lines))

@@ -34,7 +34,7 @@ from halo_weave.config import read_config
 from halo_weave.errors import BadInput
 from halo_weave.store.sql_store import SqlStore
 
-memory = typer.Typer(help="What the AI keeps on purpose, under headings.", no_args_is_help=True)
+memory = typer.Typer(help="The AI's structured memory: entries under headings.", no_args_is_help=True)
 app.add_typer(memory, name="memory")
 
 PathOf = Annotated[str, typer.Argument(metavar="PATH", help="Such as Project/Goals/First.")]
@@ -58,7 +58,7 @@ def _list_memories(path: Heading = "", data: Data = None, as_json: Json = False)
 def _show_memory(
     path: PathOf,
     data: Data = None,
-    snapshot: Annotated[bool, typer.Option("--snapshot", help="With the talk that explains it.")] = False,
+    snapshot: Annotated[bool, typer.Option("--snapshot", help="With the chunks that explain it.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show one entry. It does not count as an access by the AI."""
@@ -83,7 +83,7 @@ def _find_memories(
     data: Data = None,
     under: Annotated[str, typer.Option("--under", metavar="PATH", help="Only below this heading.")] = "",
     recency_bias: Annotated[
-        float, typer.Option(min=0, max=1, help="How much it counts that a memory is new, from 0 to 1.")
+        float, typer.Option(min=0, max=1, help="How much the age of an entry counts, from 0 to 1.")
     ] = 0.3,
     embedder: EmbedderFile = None,
     as_json: Json = False,
@@ -107,10 +107,13 @@ def _find_memories(
 @memory.command("save")
 def _save_memory(
     path: PathOf,
-    content: Annotated[str, typer.Argument(help="JSON, or text as it is; - reads it from standard input.")],
+    content: Annotated[str, typer.Argument(help="JSON or text; - reads it from standard input.")],
     data: Data = None,
     context_tokens: Annotated[
-        int, typer.Option(min=0, max=CONTEXT_LIMIT, help="About so many tokens of talk are kept with it.")
+        int,
+        typer.Option(
+            min=0, max=CONTEXT_LIMIT, help="About this many tokens of explaining chunks are saved with it."
+        ),
     ] = CONTEXT_TOKENS,
     embedder: EmbedderFile = None,
     as_json: Json = False,
@@ -155,7 +158,7 @@ def _inject_memory(
 def _delete_memory(
     path: PathOf,
     data: Data = None,
-    recursive: Annotated[bool, typer.Option("--recursive", help="With all that lies below it.")] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", help="With all entries below it.")] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
@@ -187,7 +190,7 @@ def _show_history(path: PathOf, data: Data = None, as_json: Json = False) -> Non
 def notes(
     program: Annotated[str, typer.Argument(metavar="[FILTER]", help="A jq program.")] = ".",
     data: Data = None,
-    write: Annotated[bool, typer.Option("--write", help="Make its result the notes.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Replace the notes by the result.")] = False,
     as_json: Json = False,
 ) -> None:
     """Read the AI's notes, or change them, with jq."""

@@ -68,7 +68,7 @@ class EngineList:
 
     @property
     def _known(self) -> dict[str, NamedEngine]:
-        return self._told | self._configured
+        return self._stored | self._configured
 
     def get(self, name: str) -> NamedEngine:
         known = self._known
@@ -87,20 +87,20 @@ class EngineList:
             raise BadSetting(f"{one.name} stands in config.toml. Change it there.")
         if before is not None and not one.key and before.url == one.url:
             one = replace(one, key=before.key)
-        self._told[one.name] = one
+        self._stored[one.name] = one
         self._keep()
 
     def remove(self, name: str) -> None:
         self._read()
         if self.get(name).configured:
             raise BadSetting(f"{name} stands in config.toml. Remove it there.")
-        del self._told[name]
+        del self._stored[name]
         self._keep()
 
     def _read(self) -> None:
         """Read the file, since another process may have changed it. A damaged file is renamed and kept."""
         kept, whole = _kept(self._data / FILE)
-        self._told = {one.name: one for one in kept}
+        self._stored = {one.name: one for one in kept}
         if not whole and self._put_aside() and kept:
             self._keep()
 
@@ -124,7 +124,7 @@ class EngineList:
             self._data.mkdir(parents=True, exist_ok=True)
             handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump([asdict(one) for _, one in sorted(self._told.items())], file, indent=1)
+                json.dump([asdict(one) for _, one in sorted(self._stored.items())], file, indent=1)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self._data / FILE)

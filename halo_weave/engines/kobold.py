@@ -98,13 +98,13 @@ class AttentionDecoder:
             reused, restored, computed, bool(event.get("shifted")), rebuilt, seconds, tuple(seen), surprisal
         )
 
-    def row(self, told: Any, made: int, *, wanted: bool = False) -> AttentionRow | None:
+    def row(self, response: Any, made: int, *, wanted: bool = False) -> AttentionRow | None:
         """The row of the token that comes `made` tokens after the prompt."""
         if not (wanted or self.reply):
             return None
         count = len(self.kinds) + made
         kinds = self.kinds[:count] if made <= 0 else np.append(self.kinds, np.zeros(made, np.uint8))
-        mean, raw = self._decoded(told, count) if isinstance(told, dict) else (None, None)
+        mean, raw = self._decoded(response, count) if isinstance(response, dict) else (None, None)
         if mean is None or not np.isfinite(mean).all() or mean.min() < 0:
             self.faulty()
             return None
@@ -113,17 +113,17 @@ class AttentionDecoder:
             self.faulty()
         return row
 
-    def _decoded(self, told: Mapping[str, Any], count: int) -> tuple[Floats | None, Floats | None]:
+    def _decoded(self, response: Mapping[str, Any], count: int) -> tuple[Floats | None, Floats | None]:
         """(count,) over the whole context, and (pairs, count) if rows of single heads are captured."""
-        match told.get("format"):
+        match response.get("format"):
             case "heads":
-                raw = self._heads(told, count)
-                mean = _decode_array(told.get("mean"), np.float16, count) if "mean" in told else None
+                raw = self._heads(response, count)
+                mean = _decode_array(response.get("mean"), np.float16, count) if "mean" in response else None
                 mean = self._folded(raw) if mean is None and raw is not None else mean
                 return mean, raw if self.pairs else None
             case "per_layer":
                 shape = self.info.layers, self.info.heads, count
-                values = _decode_array(told.get("data"), np.float32, math.prod(shape))
+                values = _decode_array(response.get("data"), np.float32, math.prod(shape))
                 if values is None:
                     return None, None
                 values = values.reshape(shape)
@@ -134,16 +134,16 @@ class AttentionDecoder:
                 )
                 return mean, values[raw[:, 0], raw[:, 1]] if len(raw) else None
             case _:
-                return _decode_array(told.get("data"), np.float32, count), None
+                return _decode_array(response.get("data"), np.float32, count), None
 
-    def _heads(self, told: Mapping[str, Any], count: int) -> Floats | None:
+    def _heads(self, response: Mapping[str, Any], count: int) -> Floats | None:
         """Complete rows: the share of a head that was not sent is spread evenly."""
         pairs = len(self.pairs or self.chosen)
-        shape = told.get("shape")
+        shape = response.get("shape")
         if not (isinstance(shape, list) and len(shape) == 2 and shape[0] == pairs and 0 < shape[1] <= count):
             return None
-        places = _decode_array(told.get("indices"), np.int32, pairs * shape[1])
-        shares = _decode_array(told.get("data"), np.float16, pairs * shape[1])
+        places = _decode_array(response.get("indices"), np.int32, pairs * shape[1])
+        shares = _decode_array(response.get("data"), np.float16, pairs * shape[1])
         if places is None or shares is None or places.min() < 0 or places.max() >= count:
             return None
         at, shares = places.astype(np.int64).reshape(shape), shares.reshape(shape)
@@ -192,10 +192,10 @@ class TokenTexts:
         self._ask, self._known, self._url = ask, known, url
 
     def tokens(self, text: str) -> Tokens:
-        told = self._ask("POST", "/api/v1/tokenize", {"text": text, "add_special_tokens": False})
+        response = self._ask("POST", "/api/v1/tokenize", {"text": text, "add_special_tokens": False})
         try:
-            ids = [int(one["token_id"]) for one in told["tokens"]]
-            pieces = [str(one["text"]).encode() for one in told["tokens"]]
+            ids = [int(one["token_id"]) for one in response["tokens"]]
+            pieces = [str(one["text"]).encode() for one in response["tokens"]]
         except (KeyError, TypeError, ValueError):
             raise ServerFailed(f"{self._url} tells tokens in a form that is not known here.") from None
         if b"".join(pieces) != text.encode():
@@ -263,9 +263,9 @@ class KoboldEngine(Engine):
         self._controls: set[int] = set()
         self.renderer = TemplateRenderer()
         try:
-            told = self._asked("GET", "/api/v1/model")
+            response = self._asked("GET", "/api/v1/model")
             self._remote_kv: Mapping[str, Any] = {} if plain else self._remote_kv_model()
-            self._info = self._describe(told, context)
+            self._info = self._describe(response, context)
             self._template = self._learn_template()
         except BaseException:
             self.close()
@@ -294,34 +294,36 @@ class KoboldEngine(Engine):
                 return {}
             raise
 
-    def _describe(self, told: Mapping[str, Any], context: int | None) -> ModelInfo:
-        room = non_negative_int(told.get("max_context_length"))
+    def _describe(self, response: Mapping[str, Any], context: int | None) -> ModelInfo:
+        room = non_negative_int(response.get("max_context_length"))
         if not room:
             with suppress(EngineError):
                 room = non_negative_int(self._asked("GET", "/api/extra/true_max_context_length").get("value"))
         room = min(room or 2048, context or MAX_CONTEXT, MAX_CONTEXT)
-        name = str(told.get("model_name") or told.get("result") or "a model")[:200]
-        special = told.get("special_tokens")
+        name = str(response.get("model_name") or response.get("result") or "a model")[:200]
+        special = response.get("special_tokens")
         known = (
             {n: int(i) for n, i in special.items() if non_negative_int(i)}
             if isinstance(special, dict)
             else {}
         )
         for short in ("bos", "eos", "eot"):
-            if (id := non_negative_int(told.get(f"{short}_token_id"))) is not None:
+            if (id := non_negative_int(response.get(f"{short}_token_id"))) is not None:
                 known.setdefault(short, id)
         able = self._remote_kv.get("abilities")
         able = able if isinstance(able, dict) else {}
-        layers, heads = (non_negative_int(told.get(n)) or 0 for n in ("num_layers", "num_attention_heads"))
+        layers, heads = (
+            non_negative_int(response.get(n)) or 0 for n in ("num_layers", "num_attention_heads")
+        )
         words = self._remote_kv.get("template_words")
         return ModelInfo(
             name=name,
-            architecture=str(told.get("architecture") or ""),
+            architecture=str(response.get("architecture") or ""),
             layers=layers,
             heads=heads,
-            kv_heads=non_negative_int(told.get("num_key_value_heads")) or heads,
-            vocabulary=non_negative_int(told.get("vocab_size")) or 2**31 - 1,
-            trained_context=non_negative_int(told.get("max_trained_context")) or room,
+            kv_heads=non_negative_int(response.get("num_key_value_heads")) or heads,
+            vocabulary=non_negative_int(response.get("vocab_size")) or 2**31 - 1,
+            trained_context=non_negative_int(response.get("max_trained_context")) or room,
             context=room,
             special=known,
             tokenizer=str(self._remote_kv.get("tokenizer") or f"{self.server.url} {name}"),
@@ -346,9 +348,9 @@ class KoboldEngine(Engine):
         source, words = self._info.chat_template, dict(self._info.template_words)
         if not self._remote_kv:
             with suppress(EngineError):  # newer servers have it at this address
-                told = self._asked("GET", "/props")
-                source = str(told.get("chat_template") or "")
-                words = {name: str(told.get(name) or "") for name in ("bos_token", "eos_token")}
+                response = self._asked("GET", "/props")
+                source = str(response.get("chat_template") or "")
+                words = {name: str(response.get(name) or "") for name in ("bos_token", "eos_token")}
         return ModelTemplate(
             source or None,
             self.renderer,
@@ -362,7 +364,7 @@ class KoboldEngine(Engine):
         if not self._remote_kv:
             return None
         with suppress(TypeError, ValueError, KeyError):
-            told = [
+            response = [
                 RetrievalHead(
                     int(one["layer"]),
                     int(one["head"]),
@@ -370,9 +372,9 @@ class KoboldEngine(Engine):
                 )
                 for one in self._remote_kv.get("heads") or ()
             ]
-            fits = all(0 <= h.layer < self._info.layers and 0 <= h.head < self._info.heads for h in told)
-            if fits and all(math.isfinite(h.weight) for h in told):
-                return Calibration(tuple(told), str(self._remote_kv.get("attention_source") or ""))
+            fits = all(0 <= h.layer < self._info.layers and 0 <= h.head < self._info.heads for h in response)
+            if fits and all(math.isfinite(h.weight) for h in response):
+                return Calibration(tuple(response), str(self._remote_kv.get("attention_source") or ""))
         return Calibration(sentence="The server tells heads that its model does not have.")
 
     @property
@@ -411,11 +413,11 @@ class KoboldEngine(Engine):
         return tokens
 
     def _with_bytes(self, asked: Mapping[str, Any]) -> Tokens:
-        told = self._asked("POST", "/api/remote-kv/tokens", asked)
+        response = self._asked("POST", "/api/remote-kv/tokens", asked)
         try:
-            ids, ends = np.array(told["ids"], np.int32), np.array(told["ends"], np.int32)
-            tokens = Tokens(ids, base64.b64decode(told["raw"]), ends)
-            self._controls.update(ids[np.array(told["controls"], np.int64)].tolist())
+            ids, ends = np.array(response["ids"], np.int32), np.array(response["ends"], np.int32)
+            tokens = Tokens(ids, base64.b64decode(response["raw"]), ends)
+            self._controls.update(ids[np.array(response["controls"], np.int64)].tolist())
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
             raise ServerFailed(f"{self.server.url} tells tokens in a form that is not known here.") from None
         self._known.update(zip(ids.tolist(), tokens.pieces(), strict=True))
@@ -540,8 +542,8 @@ class KoboldEngine(Engine):
         """Check that the server still runs the same model: another one would read other text from the tokens. Another
         Halo Weave checks this itself."""
         if self._doubt or not self._remote_kv:
-            told = self._asked("GET", "/api/v1/model")
-            name = str(told.get("model_name") or told.get("result") or "")
+            response = self._asked("GET", "/api/v1/model")
+            name = str(response.get("model_name") or response.get("result") or "")
             if name[:200] != self._info.name:
                 raise AnotherModel(OTHER_MODEL.format(self.server.url, name))
             self._doubt = False
@@ -587,8 +589,8 @@ class KoboldEngine(Engine):
                 if reason:
                     break
             elif kind == "done":
-                told = event.get("finish_reason")
-                reason = cast(StopReason, told) if told in get_args(StopReason) else "eos"
+                response = event.get("finish_reason")
+                reason = cast(StopReason, response) if response in get_args(StopReason) else "eos"
                 last = seeing.row(event["attention"], made) if event.get("attention") else None
                 break
             elif kind == "error":
@@ -639,8 +641,8 @@ class KoboldEngine(Engine):
             asked |= {"attention_format": "per_layer", "request_id": secrets.token_hex(8)}
             asked["genkey"] = asked["request_id"]
             with closing(self.server.stream("/api/extra/generate/stream", asked, lambda: False)) as events:
-                told = next((event for event in events if event.get("type") == "token"), {})
-            row = seeing.row(told.get("attention"), i + 1 - len(flat), wanted=True)
+                response = next((event for event in events if event.get("type") == "token"), {})
+            row = seeing.row(response.get("attention"), i + 1 - len(flat), wanted=True)
             if row is None:  # later ids would stand for other text
                 raise ServerFailed(f"{self.server.url} shows attention that cannot be used.")
             rows.append(row)

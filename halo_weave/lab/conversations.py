@@ -236,7 +236,7 @@ def send_messages(
 ) -> list[dict[str, Any]]:
     """For each message: the reply, and the chunks that it used most, in their own words."""
     window = weave.windows.create("lab").id
-    told = []
+    outcomes = []
     for number, (text, reply) in enumerate(says):
         progress("Talking", number, len(says))
         forced.reply = forced.tokenize(reply) if reply else None
@@ -257,7 +257,7 @@ def send_messages(
             for one in use.chunks[:3]
             if one.share >= MIN_SHARE
         ]
-        told.append(
+        outcomes.append(
             {
                 "said": text,
                 "reply": "".join(said).strip(),
@@ -268,4 +268,4 @@ def send_messages(
                 "pruned": stats.get("pruned"),
             }
         )
-    return told
+    return outcomes

@@ -300,13 +300,13 @@ def compare_strategies(
     recording: StoredCapture, strategies: Sequence[str], budget: int | None
 ) -> tuple[dict[str, ReplayResult], dict[str, Any]]:
     """Replay with each strategy, and compare the results."""
-    done, told = {}, {}
+    done, figures = {}, {}
     for name in strategies:
         began = time.perf_counter()
         one = done[name] = replay(recording, strategy=name, budget=budget)
         seconds = time.perf_counter() - began
         ages = [pruned.age for pruned in one.pruned]
-        told[name] = {
+        figures[name] = {
             "turns": len(one.brightness),
             "pruned": len(one.pruned),
             "resurrected": len(one.resurrected),
@@ -316,7 +316,7 @@ def compare_strategies(
             "rows": one.rows,
             "rows_per_second": round(one.rows / seconds) if seconds else None,
         }
-    return done, {"strategies": told, "agreement": _agreement(done)}
+    return done, {"strategies": figures, "agreement": _agreement(done)}
 
 
 def _agreement(done: Mapping[str, ReplayResult]) -> dict[str, float]:

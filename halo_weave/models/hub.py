@@ -170,8 +170,8 @@ class ModelHub:
             self._check(answer, reference)
             if "text/html" in answer.headers.get("Content-Type", ""):
                 raise _not_a_hub_error(self.endpoint)
-            told = _announced_hash(answer)
-            if told and told != file.sha256:
+            announced = _announced_hash(answer)
+            if announced and announced != file.sha256:
                 raise HashMismatch(f"{file.name} of {reference.repository} is not the known file any more.")
             ranged = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
             if begin and (answer.status_code != 206 or not ranged or int(ranged[1]) != begin):
@@ -322,11 +322,11 @@ def pulled_from_hub(reference: HubReference, folder: Path) -> Path | None:
         return None
 
 
-def _hub_file(told: Any) -> KnownFile | None:
+def _hub_file(listed: Any) -> KnownFile | None:
     """A file of the hub's list, if it can be checked and stored."""
-    if not isinstance(told, dict) or not isinstance(told.get("lfs"), dict):
+    if not isinstance(listed, dict) or not isinstance(listed.get("lfs"), dict):
         return None
-    path, sha256, size = told.get("path"), told["lfs"].get("oid"), told["lfs"].get("size")
+    path, sha256, size = listed.get("path"), listed["lfs"].get("oid"), listed["lfs"].get("size")
     if not (isinstance(path, str) and isinstance(sha256, str) and isinstance(size, int)):
         return None
     plain = PurePosixPath(path)

@@ -109,8 +109,8 @@ class _Api(FastAPI):
 def _event_schemas() -> dict[str, Any]:
     """The schemas of event data, by event name."""
     models: list[type[BaseModel]] = [*EVENTS.values(), generation.GeneratedMessage]
-    _, told = models_json_schema([(model, "serialization") for model in models], ref_template=REF)
-    return dict(told["$defs"])
+    _, definitions = models_json_schema([(model, "serialization") for model in models], ref_template=REF)
+    return dict(definitions["$defs"])
 
 
 def _key_schemes(policy: Policy) -> dict[str, Any]:

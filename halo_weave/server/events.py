@@ -49,27 +49,27 @@ class TurnStats(Output):
     tokens_per_second: float
     overhead_ms_per_turn: float = Field(
         validation_alias="own_ms_per_turn",
-        description="Without the model's time, until it was handed the prompt.",
+        description="Halo Weave's own time until the engine got the prompt.",
     )
     recall_ms: float = Field(
-        description="Of what came before the model was asked: finding what should be resurrected."
+        description="Time for search and the recall plan, part of the time before the model was called."
     )
     overhead_ms_after: float = Field(validation_alias="own_ms_after", description="After its last token.")
     overhead_ms_per_token: float = Field(validation_alias="own_ms_per_token")
     thought_tokens: int = Field(description="Of the tokens, those that the model thought.")
     only_thought: bool = Field(description="The reply ended before there was an answer.")
     nothing_added: bool = Field(
-        description="The model had nothing to add to the reply that should go on; it stays as it was."
+        description="The model had nothing to add to the continued reply; it stays as it was."
     )
     malformed_rows: int = Field(
-        validation_alias="faults", description="Rows of attention that could not be used."
+        validation_alias="faults", description="Attention rows that could not be used."
     )
     server_prompt_tokens: int = Field(
         validation_alias="prompted",
-        description="Tokens of the prompt, as a remote server counts; 0: it does not say.",
+        description="Tokens of the prompt, as a remote server reports them; 0: unknown.",
     )
     server_cached_tokens: int = Field(
-        validation_alias="cached", description="Of those, the ones that it says it had read before."
+        validation_alias="cached", description="Those of them that came from the server's cache."
     )
 
 
@@ -128,7 +128,7 @@ _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
     (
         "pruned",
         events.ChunksPruned,
-        {"tokens_over_budget": "Tokens above the budget that nothing prunable is left for."},
+        {"tokens_over_budget": "Tokens over the budget although nothing more can be pruned."},
     ),
     ("message_stored", events.MessageStored, {"frames": "Tokens of all frames that the model reads now."}),
     (
@@ -173,7 +173,7 @@ _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
             "attention": (
                 Annotated[str, BeforeValidator(_encode_floats)],
                 Field(
-                    description="What the reply took so far from each token before its exchange; packed the same.",
+                    description="Attribution of the reply so far, by token before its exchange; in the same format.",
                     json_schema_extra={"contentEncoding": "base64"},
                 ),
             ),
@@ -204,7 +204,7 @@ _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
             "stats": (TurnStats, ...),
             "ranks": (
                 dict[str, int],
-                Field(description="How bright each live chunk is now: 0 the dimmest, 100 the brightest."),
+                Field(description="Rank of each live chunk: 0 the dimmest, 100 the brightest."),
             ),
         },
     ),

@@ -143,7 +143,7 @@ class Server(uvicorn.Server):
         self, service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False
     ) -> None:
         self.service = service
-        self._told = -math.inf  # when the log last reported that descriptors ran out
+        self._reported_at = -math.inf  # when the log last reported that descriptors ran out
         super().__init__(
             uvicorn.Config(
                 create_app(service, policy, web=web, mcp_writes=mcp_writes),
@@ -173,8 +173,8 @@ class Server(uvicorn.Server):
             loop.default_exception_handler(about)
             return
         close_idle_connection(self.server_state.connections)
-        if time.monotonic() - self._told > _LOG_INTERVAL:
-            self._told = time.monotonic()
+        if time.monotonic() - self._reported_at > _LOG_INTERVAL:
+            self._reported_at = time.monotonic()
             _log.warning("No more files or connections can be opened (%s). New clients wait.", error.strerror)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

@@ -22,7 +22,7 @@ class PrivateFormatter(logging.Formatter):
         message = str(record.msg) % plain if plain else record.getMessage()
         if isinstance(record.msg, BaseException):
             message = type(record.msg).__name__
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
@@ -30,15 +30,15 @@ class PrivateFormatter(logging.Formatter):
         }
         figures = getattr(record, "figures", None)
         if figures:
-            told |= figures
+            fields |= figures
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            told["error"] = _places(error)
+            fields["error"] = _places(error)
         if self._form == "json":
-            return json.dumps(told, default=str)
-        line = " ".join(str(told[name]) for name in ("time", "level", "logger")) + f": {message}"
+            return json.dumps(fields, default=str)
+        line = " ".join(str(fields[name]) for name in ("time", "level", "logger")) + f": {message}"
         line += "".join(f" {name}={value}" for name, value in (figures or {}).items())
-        return line + "".join(f"\n  {place}" for place in told.get("error", ()))
+        return line + "".join(f"\n  {place}" for place in fields.get("error", ()))
 
 
 def configure_logging(form: LogFormat) -> None:

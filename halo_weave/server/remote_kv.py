@@ -45,25 +45,25 @@ _Label = Annotated[int, Field(ge=-_LABEL, le=_LABEL)]
 class RemoteKvRequest(Input):
     """Fields that another Halo Weave adds to a request."""
 
-    window: _Name = Field(description="Whose cache is used, and kept for the next time.")
+    window: _Name = Field(description="The window whose cache is used and kept.")
     tokenizer: str = Field(
-        max_length=200, description="Of the model that is expected; another one is refused."
+        max_length=200, description="Tokenizer of the expected model; another one is refused."
     )
     labels: list[_Label] = Field(
         max_length=_MOST_IDS, description="One for each of input_ids, all different."
     )
-    next_label: _Label = Field(description="Of the first token that is written; they count up from there.")
+    next_label: _Label = Field(description="Label of the first generated token; they count up from there.")
     read_from: int | None = Field(
-        default=None, ge=0, description="From which of input_ids on reading is told of."
+        default=None, ge=0, description="Index of input_ids from which attention of the prompt is reported."
     )
-    splice: bool = Field(default=True, description="Whether the cache is cut and mended, or read anew.")
+    splice: bool = Field(default=True, description="Whether the cache is cut and completed, or read again.")
     heads: list[_Pair] | None = Field(
-        default=None, max_length=512, description="(layer, head) pairs whose rows are wanted."
+        default=None, max_length=512, description="(layer, head) pairs whose rows are captured."
     )
-    mean: bool = Field(default=False, description="Whether the mean over all heads is wanted.")
-    reply: bool = Field(default=True, description="Whether rows of what is written are wanted.")
-    reading: bool = Field(default=False, description="Whether rows are wanted from read_from on.")
-    surprisal: bool = Field(default=False, description="Whether surprisal is wanted from read_from on.")
+    mean: bool = Field(default=False, description="Whether the mean over all heads is captured.")
+    reply: bool = Field(default=True, description="Whether rows of generated tokens are captured.")
+    reading: bool = Field(default=False, description="Whether rows are captured from read_from on.")
+    surprisal: bool = Field(default=False, description="Whether surprisal is reported from read_from on.")
     grammar: str = Field(default="", max_length=200_000, pattern=TEXT_PATTERN)
 
     @property
@@ -101,7 +101,7 @@ class RemoteKvModel(Output):
 
     tokenizer: str
     chat_template: str = Field(description="Its source; empty: ChatML.")
-    template_words: dict[str, str] = Field(description="What a template calls bos_token and eos_token.")
+    template_words: dict[str, str] = Field(description="The template's bos_token and eos_token.")
     adds_bos: bool
     parameters: int
     wide_layers: list[int]
@@ -134,16 +134,16 @@ class TokenBytesRequest(Input):
 
 
 class RemoteKvForget(Input):
-    window: _Name | None = Field(default=None, description="Whose cache is dropped.")
+    window: _Name | None = Field(default=None, description="The window whose cache is dropped.")
     spans: list[Annotated[list[_Label], Field(min_length=2, max_length=2)]] = Field(
         default=[],
         max_length=10_000,
-        description="Labels, from the first up to the second, of what was deleted.",
+        description="Labels of deleted text, from the first up to the second.",
     )
     windows: list[_Name] = Field(
         default=[],
         max_length=10_000,
-        description="Which have read it: what stands later there is computed again.",
+        description="The windows that have read it: later text in them is computed again.",
     )
 
 
@@ -255,8 +255,8 @@ def _event_lines(
                     {"request_id": name, **_event_json(step, asked.mean)}
                 )
         except HaloWeaveError as error:
-            told = {"type": "error", "request_id": name, "message": str(error)}
-            yield b"event: message\ndata: %b\n\n" % json_bytes(told)
+            failure = {"type": "error", "request_id": name, "message": str(error)}
+            yield b"event: message\ndata: %b\n\n" % json_bytes(failure)
         finally:
             close = getattr(steps, "close", None)
             if close:
@@ -299,25 +299,25 @@ def _attention(row: AttentionRow | None, mean: bool) -> dict[str, Any] | None:
     if row is None:
         return None
     count = row.tokens.size
-    told: dict[str, Any] = {
+    sent_row: dict[str, Any] = {
         "format": "heads",
         "context_length": count,
         "encoding": "base64",
         "dtype": "float16",
     }
     if mean or row.raw is None:
-        told["mean"] = _base64(row.tokens, np.float16)
+        sent_row["mean"] = _base64(row.tokens, np.float16)
     if row.raw is None:
-        return told
+        return sent_row
     most = min(SHARES_PER_HEAD, count)
     places = np.argpartition(row.raw, count - most, axis=1)[:, count - most :]
     shares = np.take_along_axis(row.raw, places, axis=1)
-    told |= {
+    sent_row |= {
         "shape": [len(row.raw), most],
         "indices": _base64(places, np.int32),
         "data": _base64(shares, np.float16),
     }
-    return told
+    return sent_row
 
 
 def _base64(values: npt.NDArray[Any], kind: type[np.generic]) -> str:

@@ -105,7 +105,7 @@ def given_fields(asked: BaseModel) -> dict[str, Any]:
 
 
 class ChunkTags(Input):
-    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS, description="All of them, from now on.")]
+    tags: Annotated[list[Tag], Field(max_length=MAX_TAGS, description="The complete new list.")]
 
 
 class PersonaChange(Input):
@@ -128,9 +128,9 @@ class WindowChange(_WindowFields):
     pinned: bool | None = None
     archived: bool | None = None
     inherits: list[Literal["system_prompt", "user_name", "ai_name"]] = Field(
-        default=[], description="Words that go back to those for all windows."
+        default=[], description="Texts that follow those of all windows again."
     )
-    reset: SettingNames = Field(default=[], description="Settings that go back to those for all windows.")
+    reset: SettingNames = Field(default=[], description="Settings that follow those for all windows again.")
 
 
 class SavePreset(Input):
@@ -255,7 +255,7 @@ class ReplaceNotes(Input):
     content: dict[str, Json]
     version: Id | None = Field(
         default=None,
-        description="The one that was read: 409 if the notes have another by now. Null: whatever they are.",
+        description="The version that was read: 409 if the notes have changed since. Null: no check.",
     )
 
 

@@ -37,7 +37,7 @@ class Service:
         self._closed = False
         self._ending = Event()
         self._failure: HaloWeaveError | None = None
-        self._told = views.ModelView(state="loading", message="The model is being loaded.")
+        self._loading_view = views.ModelView(state="loading", message="The model is being loaded.")
 
     # Coming and going
 
@@ -46,7 +46,9 @@ class Service:
         with self._lock:
             if self._loading is None or not (self._loading.is_alive() or self._closed):
                 if self._weave is None:
-                    self._told = views.ModelView(state="loading", message="The model is being loaded.")
+                    self._loading_view = views.ModelView(
+                        state="loading", message="The model is being loaded."
+                    )
                 self._loading = Thread(target=self._load, name="assemble", daemon=True)
                 self._loading.start()
             return self._loading
@@ -74,9 +76,9 @@ class Service:
                 if isinstance(error, HaloWeaveError)
                 else ApiError(503, "failed", INTERNAL_ERROR_MESSAGE)
             )
-            if isinstance(error, StoreUnreachable) and self._told.message != str(error):
+            if isinstance(error, StoreUnreachable) and self._loading_view.message != str(error):
                 log.warning("%s", error)
-            self._told = views.ModelView(state="missing", message=str(self._failure))
+            self._loading_view = views.ModelView(state="missing", message=str(self._failure))
             return None
         with self._lock:
             if not self._closed:
@@ -87,7 +89,7 @@ class Service:
 
     def _progress(self, what: str, done: int, total: int) -> None:
         share = done / total if total else None
-        self._told = views.ModelView(state="loading", message=f"{what}…", progress=share)
+        self._loading_view = views.ModelView(state="loading", message=f"{what}…", progress=share)
 
     @property
     def failure(self) -> HaloWeaveError | None:
@@ -124,7 +126,7 @@ class Service:
     def whole(self) -> Weave:
         """The system without limits, for the person who runs the server alone."""
         if CURRENT_USER.get() not in (None, OWNER):
-            raise ApiError(403, "not_yours", "This is for whoever runs the server.")
+            raise ApiError(403, "not_yours", "Only the owner of this server may do this.")
         return self._open()
 
     def people(self) -> People | None:
@@ -146,7 +148,9 @@ class Service:
                 else "model_missing"
             )
             raise ApiError(
-                503, "model_loading" if self._told.state == "loading" else code, self._told.message
+                503,
+                "model_loading" if self._loading_view.state == "loading" else code,
+                self._loading_view.message,
             )
         return weave
 
@@ -173,10 +177,10 @@ class Service:
     def model(self) -> views.ModelView:
         """The state of the model, with the progress of a change."""
         if self._weave is None:
-            return self._told
+            return self._loading_view
         now = self._open().models.state()
-        told = views.ModelView.of(now, catalogue.note_of(Path(now.info.file)))
-        return told if self.runs_it else told.model_copy(update={"file": ""})
+        model_view = views.ModelView.of(now, catalogue.note_of(Path(now.info.file)))
+        return model_view if self.runs_it else model_view.model_copy(update={"file": ""})
 
     @property
     def runs_it(self) -> bool:
@@ -185,7 +189,7 @@ class Service:
 
     def status(self) -> views.Status:
         if self._weave is None:
-            return views.Status(version=__version__, model=self._told)
+            return views.Status(version=__version__, model=self._loading_view)
         weave = self.weave
         now = weave.memory.status()
         return views.Status(

@@ -30,7 +30,7 @@ class ReplySource(Output):
     window: str = Field(description="Where it was said.")
     window_name: str
     speaker: str
-    share: float | None = Field(description="Of the reply; null if it is not known.")
+    share: float | None = Field(description="Share of the reply; null if unknown.")
     resurrected: dict[str, Any] | None = Field(
         validation_alias="resurrect_reason",
         description="Why it was resurrected; null if it was live already.",
@@ -46,21 +46,19 @@ class TurnBase(Output):
     speaker: str
     interrupted: bool = Field(
         validation_alias="cut",
-        description="The program ended before this reply did; what was stored of it is here.",
+        description="The program ended during this reply; this is what was stored of it.",
     )
     unfinished: bool = Field(
-        description="This reply reached its longest length, or filled the model's context. It can be continued."
+        description="This reply stopped at max_new_tokens or at the end of the model's context. It can be continued."
     )
-    versions: int = Field(
-        validation_alias="siblings", description="How many turns there are at this place, on all branches."
-    )
+    versions: int = Field(validation_alias="siblings", description="Number of versions of this turn.")
     version: int = Field(
-        validation_alias="sibling", description="Which of them this is, in order of time, from 1 on."
+        validation_alias="sibling", description="Number of this version in order of time, from 1 on."
     )
     document: bool = Field(description="A file that was attached; its name is the speaker.")
     sources: list[ReplySource] | None = Field(
         validation_alias="remembered",
-        description="The chunks that a reply took something from; null if they are not known.",
+        description="The chunks that the reply used; null if unknown.",
     )
 
 
@@ -79,7 +77,7 @@ class TranscriptTurn(TurnBase):
 
 class Transcript(Output):
     total: int = Field(description="Turns that were said in the window.")
-    offset: int = Field(description="Of the first that is here.")
+    offset: int = Field(description="Offset of the first turn in this page.")
     turns: list[TranscriptTurn]
 
 
@@ -119,7 +117,7 @@ class AttributionView(Output):
 
     chunks: list[ChunkShare] = Field(description="The largest share first.")
     nothing: float = Field(
-        description="Came from nothing in particular, from the question or the reply itself."
+        description="Share that came from no earlier chunk: from the question, the reply itself or the model's own knowledge."
     )
     tokens: list[list[TokenSource]] = Field(
         description="Where each token of the reply came from, strongest first."
@@ -134,10 +132,10 @@ class ReplySources(Output):
 class ModelChange(Output):
     """A model that is being loaded, or the last one that was requested."""
 
-    model: str = Field(description="As it was asked for; empty: the one that the server starts with.")
+    model: str = Field(description="Name in the request; empty: the model that the server starts with.")
     state: ChangeStage
     message: str = Field(validation_alias="sentence")
-    progress: float | None = Field(description="0 to 1, as far as it is known.")
+    progress: float | None = Field(description="0 to 1; null: unknown.")
 
 
 class ModelView(Output):
@@ -157,19 +155,19 @@ class ModelView(Output):
     kv_mode: str = ""
     file: str = ""
     size_bytes: int = 0
-    parameters: int = Field(default=0, description="How many weights it has; 0: not known.")
+    parameters: int = Field(default=0, description="Number of parameters; 0: unknown.")
     remote_host: str = Field(
         default="", description="The machine that text is sent to; empty: it stays on this one."
     )
     attention_source: str = Field(
         default="", description="Where the attention comes from: the model itself, or a shadow model."
     )
-    note: str = Field(default="", description="What should be known of this model.")
+    note: str = Field(default="", description="A note about this model.")
     thinks: bool = Field(default=False, description="Whether it thinks before it answers.")
-    efforts: list[str] = Field(default=[], description="How much it may think, as far as its template knows.")
+    efforts: list[str] = Field(default=[], description="Levels of thinking in its template.")
     native_tools: bool = Field(default=False, description="Whether its template declares tools.")
     change: ModelChange | None = Field(
-        default=None, description="A model on its way, or the last that was wanted."
+        default=None, description="The model that is being loaded, or the last one that was requested."
     )
 
     @classmethod
@@ -197,9 +195,9 @@ class ModelView(Output):
 
 
 class AvailableModel(Output):
-    name: str = Field(description="As it is asked for.")
+    name: str = Field(description="The name to request it with.")
     title: str
-    kind: Literal["chat", "text", "embedder"] | None = Field(description="Null: it cannot be read.")
+    kind: Literal["chat", "text", "embedder"] | None = Field(description="Null: unknown.")
     size: int = Field(description="Bytes of its files.")
     needs: int | None = Field(description="Bytes of memory, with the KV cache of one full window.")
     fits: bool | None = Field(description="Whether this machine has memory for it.")
@@ -217,8 +215,8 @@ class AvailableModels(Output):
     default: str = Field(description="The model that is used when none is named.")
     models: list[AvailableModel]
     recommended: list[str] = Field(description="Models of the hub that should fit.")
-    embedders: dict[str, str] = Field(description="Embedders of the hub, and what is known of each.")
-    any_path: bool = Field(description="Whether the path of any file may be asked for.")
+    embedders: dict[str, str] = Field(description="Embedders of the hub, with a note about each.")
+    any_path: bool = Field(description="Whether any file path may be requested.")
 
 
 MAX_PASSED_OVER = 20  # chunks that do not fit
@@ -240,12 +238,12 @@ class RecallPreview(Output):
     room: int
     cost: int
     resurrect: list[RecallPreviewChunk] = Field(description="These would be resurrected.")
-    skipped: int = Field(description="How many hits there is no room for.")
+    skipped: int = Field(description="Number of hits that do not fit.")
     no_room: list[RecallPreviewChunk] = Field(
-        description="Fits the text, but there is no room for it; the best ones."
+        description="Hits that match but do not fit into the budget; the best ones."
     )
     below_threshold: list[RecallPreviewChunk] = Field(
-        description="Too unlike the text to be resurrected by itself, the best first."
+        description="Not similar enough to be resurrected automatically; best first."
     )
     tokens_to_prune: int = Field(description="Tokens that would be pruned first, if room is made.")
 
@@ -285,10 +283,10 @@ EVENT_KIND = BeforeValidator(lambda kind: PUBLIC_EVENT_KINDS.get(kind, kind))
 
 
 class TimelineEvent(Output):
-    step: int = Field(description="After which of `turns` it was so.")
+    step: int = Field(description="Index in `turns` of the turn after which it happened.")
     chunk: int = Field(description="Its place in `keys`.")
     event: Annotated[Literal["pruned", "resurrected", "pinned", "unpinned"], EVENT_KIND]
-    reason: str = Field(validation_alias="why", description="By whom or by what, as far as that is known.")
+    reason: str = Field(validation_alias="why", description="By whom or why, if known.")
 
 
 class WindowTimeline(Output):
@@ -299,7 +297,7 @@ class WindowTimeline(Output):
         description="All chunks of it, and those of other windows that were resurrected here."
     )
     tokens: list[int] = Field(description="Of each of them.")
-    foreign: list[int] = Field(description="Which of them were said in another window, by their place.")
+    foreign: list[int] = Field(description="Indexes of chunks that were said in another window.")
     live: list[int] = Field(description="Which of them are live now.")
     pinned: list[int]
     events: list[TimelineEvent] = Field(description="In the order in which they happened.")
@@ -347,7 +345,7 @@ class SettingsView(Output):
     described: list[SettingDescription]
     values: dict[str, SettingValue]
     auto: dict[str, int] = Field(
-        description="What settings that are empty come to with the model of all windows; nothing while there is none."
+        description="The values of empty settings for the model of all windows; empty while there is none."
     )
 
 
@@ -394,19 +392,19 @@ class Window(Output):
     ai_name: str = _nested("window", "ai_name")
     inherits: list[str] = Field(
         validation_alias=AliasPath("window", "inherits"),
-        description="Which of these words are those of all windows.",
+        description="Which of these texts are inherited from all windows.",
     )
-    owner: str = Field(description="Who shares it with you; empty: it is yours.")
+    owner: str = Field(description="The person who shares it with you; empty: it is yours.")
     writable: bool = Field(description="Whether you may write there.")
     tags: list[str] = _nested("window", "tags")
     pinned: bool = _nested("window", "pinned")
     archived: bool = _nested("window", "archived")
-    settings: dict[str, SettingValue] = Field(description="What the window sets itself.")
+    settings: dict[str, SettingValue] = Field(description="The window's own settings.")
     effective: Annotated[dict[str, SettingValue], BeforeValidator(Settings.as_mapping)] = Field(
-        description="What holds in it."
+        description="The effective settings."
     )
     created: datetime = _nested("window", "created")
-    modified: datetime = Field(description="When it was last changed or spoken in.")
+    modified: datetime = Field(description="When it was last changed or written in.")
     last_text: str = Field(validation_alias="last_words")
     live_chunks: int
     live_tokens: int
@@ -432,7 +430,7 @@ class PruneResult(Output):
     chunks: list[PrunedChunk]
     budget: int
     tokens_over_budget: int = Field(
-        validation_alias="over", description="Tokens above the budget that nothing prunable is left for."
+        validation_alias="over", description="Tokens over the budget although nothing more can be pruned."
     )
 
 
@@ -444,24 +442,26 @@ class LiveChunk(Output):
     start: Number
     pinned: bool
     tokens: int
-    text_pieces: list[str] = Field(description="One per token; the one that ends a character carries it.")
+    text_pieces: list[str] = Field(
+        description="One per token; a character that spans tokens is in the last of them."
+    )
     brightness: Floats
     rank: int | None = Field(
-        description="Among what is live: 0 the dimmest, 100 the brightest. Not told in events; the last one of a turn tells all."
+        description="Rank among the live chunks: 0 the dimmest, 100 the brightest. Not in events, except the last one of a turn."
     )
     peak: float
     mean: float
     resurrected: dict[str, Any] | None = Field(
         validation_alias="resurrect_reason", description="Why it was resurrected, if it was pruned before."
     )
-    tool: bool = Field(description="Whether a tool's answer stands in it.")
-    thought: bool = Field(description="Whether it is what the model thought before it answered.")
+    tool: bool = Field(description="Whether it is the output of a tool.")
+    thought: bool = Field(description="Whether it is a thought of the model.")
     pruned_before: PrunedGap | None = Field(
         validation_alias="gap", description="What is pruned right before it."
     )
     pruned_thoughts: int = Field(
         validation_alias="thoughts",
-        description="How many chunks of that are the thoughts before this answer.",
+        description="How many of these chunks are the thoughts of this answer.",
     )
 
 
@@ -498,18 +498,16 @@ class WindowContext(Output):
 
     window: str
     version: int
-    last_event: str = Field(description="Events after this one are not, or not all, in this context.")
+    last_event: str = Field(description="The context includes all events up to this one.")
     size: int
     system_tokens: int
-    system_text: str = Field(description="The system prompt with what is added to it.")
+    system_text: str = Field(description="The system prompt with what Halo Weave adds to it.")
     budget: TokenBudget
     brightness: BrightnessRange
     turns: list[LiveTurn]
     pruned_after: PrunedGap | None = Field(description="What is pruned after the last live chunk.")
     generating: ReplyInProgress | None
-    reply_not_stored: str | None = Field(
-        description="Why the last reply is not stored yet, while that is so."
-    )
+    reply_not_stored: str | None = Field(description="Why the last reply is not stored yet; empty: it is.")
     stats: ContextStats
 
     @classmethod
@@ -570,10 +568,10 @@ class PrunedBetween(Graveyard):
 
 
 class ChunkActionResult(Output):
-    key: KeyText = Field(description="The chunk; after a merge the one it became part of.")
+    key: KeyText = Field(description="The chunk; after a merge, the chunk that contains it.")
     live: bool
     pinned: bool
-    resurrected: list[str] = Field(default=[], description="All that came back, the chunk itself first.")
+    resurrected: list[str] = Field(default=[], description="All resurrected chunks, the requested one first.")
     pruned: list[str] = Field(default=[], description="What was pruned to make room.")
 
 
@@ -599,20 +597,20 @@ class ChunkExplanation(Output):
     tokens: int
     live: bool
     pinned: bool
-    rank: int | None = Field(description="Among what is live: 0 the dimmest, 100 the brightest.")
+    rank: int | None = Field(description="Rank among the live chunks: 0 the dimmest, 100 the brightest.")
     peak: float | None
     mean: float | None
-    parts: dict[str, float] = Field(description="What its brightness is made of, if the strategy knows.")
+    parts: dict[str, float] = Field(description="The parts of its brightness, if the strategy can name them.")
     said: datetime
     window: str
     window_name: WindowName = Field(validation_alias="window")
     speaker: str
     history: list[ChunkHistoryEvent] = Field(description="The newest first.")
     used_by: list[UsedByReply] = Field(
-        validation_alias="uses", description="The replies that took something from it, the newest first."
+        validation_alias="uses", description="The replies that used it, newest first."
     )
     attribution: AttributionView | None = Field(
-        validation_alias="use", description="What the reply that it belongs to took from chunks."
+        validation_alias="use", description="The attribution of the reply that it belongs to."
     )
     resurrections: int = Field(
         validation_alias="times_resurrected", description="How often it was resurrected, in all windows."
@@ -641,7 +639,7 @@ class Deletion(Output):
     chunks: int
     tokens: int
     text: str | None = Field(
-        description="The user's words, if their newest answer goes: they return to the input."
+        description="The user's message, if the newest exchange is deleted: the page puts it back into the input box."
     )
 
 
@@ -702,7 +700,7 @@ class MemoryTreeNode(Output):
 
 class SnapshotChunk(Output):
     key: Annotated[str | None, BeforeValidator(lambda key: key and str(key))] = Field(
-        description="Null if an import brought the memory without this chunk."
+        description="Null if the entry was imported without this chunk."
     )
     text: str
     tokens: int
@@ -730,7 +728,9 @@ class MemoryMatch(Output):
     score: float
     similarity: float
     recency: float
-    relevant: list[SnapshotChunk] = Field(description="The kept chunks that fit the query, the best first.")
+    relevant: list[SnapshotChunk] = Field(
+        description="Chunks of the snapshot that match the query, best first."
+    )
 
 
 class MemoryMatches(Output):

@@ -385,8 +385,8 @@ def _split_chunk(db: Connection, number: int, most: int, when: int) -> bool:
         numbers.append(insert_chunk(db, window, key, at, part, tokenizer, unpack_tags(tags)))
         places.append((numbers[-1], at, len(part)))
         at += len(part)
-    sleeping = "SELECT window, gone, peak, slept, reason, brightness, traces FROM asleep WHERE chunk = ?"
-    for held, gone, peak, slept, reason, blob, kept in db.execute(sleeping, (number,)).fetchall():
+    select_pruned = "SELECT window, gone, peak, slept, reason, brightness, traces FROM asleep WHERE chunk = ?"
+    for held, gone, peak, slept, reason, blob, kept in db.execute(select_pruned, (number,)).fetchall():
         bright = unpack_floats(blob)
         traces = unpack_traces(kept, len(bright))
         if len(bright) != span:  # the window read it with another tokenizer

@@ -320,7 +320,7 @@ class _Import:
 
     def __init__(self, header: ExportHeader, own: str, *, retold: bool) -> None:
         """`retold`: the file is another program's, and does not contain what was said here since the last import."""
-        self._source, self._own, self._retold = header.id, own, retold
+        self._source, self._own, self._third_party = header.id, own, retold
         self._ids = Renumbering(header)
         self._counts: Counter[str] = Counter()
         self._people = ImportedPeople()
@@ -446,7 +446,7 @@ class _Import:
             ),
         )
         parent = None if turn.parent is None else _local_turn(db, turn.parent)
-        aside = turn.aside or (self._retold and not self._follows(db, turn, parent))
+        aside = turn.aside or (self._third_party and not self._follows(db, turn, parent))
         if not aside:
             attach_turn(db, turn.window, here, None, None, 0, first=parent)
         else:
@@ -495,7 +495,7 @@ class _Import:
             return
         number, start, gone = place
         if gone:
-            _insert_asleep(db, held, number, start, gone, held.since, '{"why":"deleted"}')
+            _insert_pruned(db, held, number, start, gone, held.since, '{"why":"deleted"}')
             return
         woken = (
             None
@@ -512,7 +512,7 @@ class _Import:
         place = _free_place(db, held)
         if place is not None:
             reason = pack_json(reason_with_local_ids(held.reason, lambda turn: _local_turn(db, turn)))
-            _insert_asleep(db, held, *place, held.slept, reason)
+            _insert_pruned(db, held, *place, held.slept, reason)
 
     def _bring_history(self, db: Connection, event: EventIn) -> None:
         row = db.execute(
@@ -675,7 +675,7 @@ def _held_values(db: Connection, held: LiveIn | AsleepIn) -> tuple[Any, ...]:
     return held.brightness, held.traces, *own
 
 
-def _insert_asleep(
+def _insert_pruned(
     db: Connection,
     held: LiveIn | AsleepIn,
     number: int,

@@ -35,7 +35,7 @@ class SqlPeople(StoreHandle):
     def add_person(self, name: str, key_hash: str, *, now: datetime) -> Person:
         """Add a person, or give a new key to one whose key was revoked: their memory still exists."""
         if name == OWNER_NAME:
-            raise BadInput(f"{OWNER_NAME!r} stands for whoever runs the server. Take another name.")
+            raise BadInput(f"{OWNER_NAME!r} is the name of the server's owner. Choose another name.")
         with self._db.writing(durable=True) as db:
             known = db.execute("SELECT key_hash FROM people WHERE name = ?", (name,)).fetchone()
             if known is not None and known[0] is not None:
@@ -163,9 +163,9 @@ class ImportedPeople:
         self._new: set[str] = set()
         self.windows: set[str] = set()  # that came with the file
 
-    def owner(self, told: str) -> str:
+    def owner(self, named: str) -> str:
         """The id here of a person in the file; data without a known person belongs to the owner."""
-        return self._here.get(told, OWNER)
+        return self._here.get(named, OWNER)
 
     def bring(self, db: Connection, person: PersonIn) -> None:
         if person.name == OWNER_NAME:

@@ -452,7 +452,7 @@ def silent(done: int, total: int) -> None:
 class Synced:
     """The result of a sync."""
 
-    told: int  # turns and changes written for others
+    sent: int  # turns and changes written for others
     turns: int  # turns that were received
     changes: int  # changes that were received: windows, turns, notes and so on
     waiting: int  # files that are incomplete, or wait for others

@@ -112,10 +112,10 @@ def _local_key(text: Any, here: LocalTurn) -> str | None:
 
 def reason_with_local_ids(why: dict[str, Any], here: LocalTurn) -> dict[str, Any]:
     """The reason of a resurrection or prune, with the ids of this memory."""
-    told = {name: _local_key(value, here) if name == "hit" else value for name, value in why.items()}
+    reason = {name: _local_key(value, here) if name == "hit" else value for name, value in why.items()}
     if isinstance(why.get("woken"), dict):  # a deleted chunk that was live keeps the reason
-        told["woken"] = reason_with_local_ids(why["woken"], here)
-    return {name: value for name, value in told.items() if name != "hit" or value is not None}
+        reason["woken"] = reason_with_local_ids(why["woken"], here)
+    return {name: value for name, value in reason.items() if name != "hit" or value is not None}
 
 
 def snapshot_with_local_ids(snapshot: Iterable[dict[str, Any]], here: LocalTurn) -> list[dict[str, Any]]:
@@ -190,13 +190,21 @@ def compact_ids(db: Connection) -> None:
         ("remembered", "reason", ("turn", "chunk")),
         ("history", "detail", ("id",)),
     ):
-        _rewrite_ids_in_json(db, table, column, key, lambda told: reason_with_local_ids(told, here))
+        _rewrite_ids_in_json(db, table, column, key, lambda value: reason_with_local_ids(value, here))
     _rewrite_ids_in_json(
-        db, "entries", "snapshot", ("owner", "path"), lambda told: snapshot_with_local_ids(told, here)
+        db,
+        "entries",
+        "snapshot",
+        ("owner", "path"),
+        lambda value: snapshot_with_local_ids(value, here),
     )
     versions = ("owner", "path", "version")
     _rewrite_ids_in_json(
-        db, "entry_versions", "snapshot", versions, lambda told: snapshot_with_local_ids(told, here)
+        db,
+        "entry_versions",
+        "snapshot",
+        versions,
+        lambda value: snapshot_with_local_ids(value, here),
     )
     db.execute("DELETE FROM imports")
     db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (turns.end, places.end))

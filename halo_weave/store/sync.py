@@ -73,12 +73,12 @@ class SqlSync(StoreHandle):
                     "SELECT 1 FROM drafts WHERE saved > ?", (micros(now - WRITTEN_WITHIN),)
                 ).fetchone():
                     raise StoreBusy("A reply is being written in this memory. Sync again when it has ended.")
-            told = self._tell(folder, {*found})
+            sent = self._tell(folder, {*found})
             taken = _AppliedCounts()
             waiting, refused = self._take(found, micros(now), taken)
             if taken.turns or taken.changes:  # merging creates something new, such as a window for a branch
-                told += self._tell(folder, {*listed_bundles(folder)})
-            return Synced(told, taken.turns, taken.changes, waiting, tuple(refused))
+                sent += self._tell(folder, {*listed_bundles(folder)})
+            return Synced(sent, taken.turns, taken.changes, waiting, tuple(refused))
 
     # Telling
 
@@ -88,27 +88,27 @@ class SqlSync(StoreHandle):
             own = db.execute("SELECT id FROM memory").fetchone()[0]
             known = _bundles(db)
             # Another folder, or one that lost files: write everything again.
-            anew = any(told["own"] and name not in present for name, told in known.items())
+            other_folder = any(state["own"] and name not in present for name, state in known.items())
             sequence = db.last_change()
-            needs = {name for name, told in known.items() if told["last"] and name in present}
+            needs = {name for name, state in known.items() if state["last"] and name in present}
             count = 0
             batch: list[_OutgoingChange] = []
             size = 0
-            for news in _outgoing_changes(db, anew):
+            for news in _outgoing_changes(db, other_folder):
                 batch.append(news)
                 size += sum(map(len, news.lines))
                 count += len(news.lines)
                 if size > BUNDLE_BYTES:
-                    needs = self._write(folder, own, needs, batch, anew)
+                    needs = self._write(folder, own, needs, batch, other_folder)
                     batch, size = [], 0
             if batch:
-                self._write(folder, own, needs, batch, anew)
+                self._write(folder, own, needs, batch, other_folder)
         with self._db.writing() as db:
             _keep(db, *_SEQUENCE, str(sequence))
         return count
 
     def _write(
-        self, folder: Path, own: str, needs: set[str], batch: list[_OutgoingChange], anew: bool
+        self, folder: Path, own: str, needs: set[str], batch: list[_OutgoingChange], other_folder: bool
     ) -> set[str]:
         lines = [line for news in batch for line in news.lines]
         name = write_bundle(folder, own, needs, lines)
@@ -207,12 +207,12 @@ def _keep_registers(db: Connection, kind: str, key: str, registers: Registers) -
 # What is new here
 
 
-def _outgoing_changes(db: Connection, anew: bool) -> Iterator[_OutgoingChange]:
+def _outgoing_changes(db: Connection, other_folder: bool) -> Iterator[_OutgoingChange]:
     """Changes to write: windows first, then turns in order, then their later changes."""
     for key in keys_of(db, "window"):
-        yield from _outgoing_change(db, "window", key, key, anew)
+        yield from _outgoing_change(db, "window", key, key, other_folder)
     row = db.execute("SELECT told FROM synced WHERE kind = ? AND key = ?", _SEQUENCE).fetchone()
-    since = 0 if anew or row is None else int(row[0])
+    since = 0 if other_folder or row is None else int(row[0])
     turns = db.execute(
         """SELECT DISTINCT c.turn FROM changes n JOIN chunks c ON c.number = n.chunk
            JOIN windows w ON w.id = c.window WHERE n.sequence > ? AND w.owner = '' ORDER BY c.turn""",
@@ -221,26 +221,26 @@ def _outgoing_changes(db: Connection, anew: bool) -> Iterator[_OutgoingChange]:
     for (turn,) in turns:
         name = turn_identity(db, turn)
         assert name is not None
-        yield from _outgoing_change(db, "turn", turn, name, anew)
+        yield from _outgoing_change(db, "turn", turn, name, other_folder)
     for kind in _OTHERS:
         for key in keys_of(db, kind):
-            yield from _outgoing_change(db, kind, key, key, anew)
+            yield from _outgoing_change(db, kind, key, key, other_folder)
 
 
 def _outgoing_change(
-    db: Connection, kind: Kind, here: Any, key: str, anew: bool
+    db: Connection, kind: Kind, here: Any, key: str, other_folder: bool
 ) -> Iterator[_OutgoingChange]:
     known = _registers(db, kind, key)
-    told = DOCUMENT_READERS[kind](db, here, known)
+    stamped = DOCUMENT_READERS[kind](db, here, known)
     if kind == "window":
-        _await_head(db, key, told.document, known)
+        _await_head(db, key, stamped.document, known)
     changed = changed_registers(
-        known or {}, told.document, DEPTH[kind], lambda path: max(0, told.stamp(path))
+        known or {}, stamped.document, DEPTH[kind], lambda path: max(0, stamped.stamp(path))
     )
-    registers = merged(known or {}, changed) if anew else changed
+    registers = merged(known or {}, changed) if other_folder else changed
     lines = (
         [json.dumps({"turn": _words(db, here)}, ensure_ascii=False)]
-        if kind == "turn" and (anew or known is None)
+        if kind == "turn" and (other_folder or known is None)
         else []
     )
     if registers:
@@ -329,9 +329,9 @@ class _IncomingBundle:
         known = _registers(self._db, kind, key)
         own: Registers = {}
         if kind == "turn" or key in keys_of(self._db, kind):
-            told = DOCUMENT_READERS[kind](self._db, here, known)
+            stamped = DOCUMENT_READERS[kind](self._db, here, known)
             own = changed_registers(
-                known or {}, told.document, DEPTH[kind], lambda path: max(0, told.stamp(path))
+                known or {}, stamped.document, DEPTH[kind], lambda path: max(0, stamped.stamp(path))
             )
         _keep_registers(self._db, kind, key, registers)
         self._taken.changes += 1
@@ -480,8 +480,8 @@ def _is_displaced(db: Connection, turn: int) -> bool:
     known = _registers(db, "turn", turn_identity(db, turn) or "")
     if known is None:
         return False
-    told = DOCUMENT_READERS["turn"](db, turn, known).document
-    return not told.get("aside")
+    document = DOCUMENT_READERS["turn"](db, turn, known).document
+    return not document.get("aside")
 
 
 def _create_window_for(db: Connection, top: int, turns: list[int]) -> bool:

@@ -178,8 +178,8 @@ def _offsets(registers: Registers, about: str) -> set[int]:
     return {int(path[1]) for path in registers if path[0] == about and len(path) > 1 and path[1].isdecimal()}
 
 
-def turn_document(db: Connection, turn: int, told: Registers | None) -> StampedDocument:
-    rows, known = _rows(db, turn), told or {}
+def turn_document(db: Connection, turn: int, known_registers: Registers | None) -> StampedDocument:
+    rows, known = _rows(db, turn), known_registers or {}
     stamps: dict[Path, int] = {}
     gone: dict[str, Any] = {}
     for at in sorted({row.at for row in rows} | _offsets(known, "gone")):
@@ -196,7 +196,7 @@ def turn_document(db: Connection, turn: int, told: Registers | None) -> StampedD
            WHERE c.turn = ? AND h.event = 'unmarked'""",
         (turn,),
     ).fetchone()[0]
-    aside, when = _aside(db, turn, rows[0].number, told)
+    aside, when = _aside(db, turn, rows[0].number, known_registers)
     stamps["aside",] = when
     document = {"gone": gone, **marks, "aside": aside}
     return StampedDocument(
@@ -223,16 +223,16 @@ def _marks_document(
 ) -> dict[str, Any]:
     """The marks as a document; their times go to `stamps`."""
     own, before = _own(rows), document_of(known).get(about, {})
-    told: dict[str, Any] = {}
+    marks: dict[str, Any] = {}
     for at in sorted(own.keys() | _offsets(known, about)):
         row = own.get(at) or _holder(rows, at)
         found = held.get(row.number, {}) if row else {}
-        if at not in own:  # of another's chunk only what it told
+        if at not in own:  # of a chunk from elsewhere only its own marks
             found = {text: made for text, made in found.items() if text in before.get(str(at), {})}
         for text, made in found.items():
-            told.setdefault(str(at), {})[text] = True
+            marks.setdefault(str(at), {})[text] = True
             stamps[about, str(at), text] = made
-    return told
+    return marks
 
 
 def _aside(db: Connection, turn: int, number: int, known: Registers | None) -> tuple[bool, int]:
@@ -242,11 +242,11 @@ def _aside(db: Connection, turn: int, number: int, known: Registers | None) -> t
            ORDER BY happened DESC, id DESC LIMIT 1""",
         (number,),
     ).fetchone()
-    told = (known or {}).get(("aside",))
-    if row is not None and (told is None or row[1] > told[0]):
+    known_aside = (known or {}).get(("aside",))
+    if row is not None and (known_aside is None or row[1] > known_aside[0]):
         return row[0] == "aside", row[1]
     if known is not None:
-        return (bool(told[1]), told[0]) if told else (False, 0)
+        return (bool(known_aside[1]), known_aside[0]) if known_aside else (False, 0)
     return bool(db.execute("SELECT aside FROM turns WHERE id = ?", (turn,)).fetchone()[0]), 0
 
 
@@ -425,13 +425,15 @@ def _part_with_shared_ids(db: Connection, part: dict[str, Any]) -> dict[str, Any
 
 
 def _part_with_local_ids(db: Connection, part: dict[str, Any]) -> dict[str, Any]:
-    told = {name: value for name, value in part.items() if name != "of"}
+    part_here = {name: value for name, value in part.items() if name != "of"}
     try:
         name, chunk, role = part["of"]
         turn = local_turn(db, name)
-        return told if turn is None else {**told, "key": str(ChunkKey.parse(f"{turn}.{chunk}.{role}"))}
+        return (
+            part_here if turn is None else {**part_here, "key": str(ChunkKey.parse(f"{turn}.{chunk}.{role}"))}
+        )
     except (KeyError, ValueError, TypeError):
-        return told
+        return part_here
 
 
 # Notes and settings

@@ -113,23 +113,23 @@ class SqlTranscript(StoreHandle):
                     ),
                 )
                 attach_turn(db, window_id, turn, answers, after, when)
-                heard = when
+                said_at = when
             else:
                 if known[:3] != (window_id, role, answers) or known[5]:
                     raise BadInput(
                         f"Turn {turn} is already stored as a turn of another window, speaker or branch."
                     )
-                speaker, heard = known[3:5]
+                speaker, said_at = known[3:5]
             numbers = self._insert(db, window_id, said, tokenizer, tags or {})
             db.add_to_word_index(
                 [
-                    (number, word_terms(item.chunk.tokens.raw, speaker, heard))
+                    (number, word_terms(item.chunk.tokens.raw, speaker, said_at))
                     for number, item in zip(numbers, said, strict=True)
                 ]
             )
             live = """INSERT INTO live (window, start, chunk, since, brightness, traces, pinned)
                       VALUES (?, ?, ?, ?, ?, ?, ?)"""
-            sleeping = """INSERT INTO asleep (window, start, chunk, slept, brightness, traces, peak, gone, reason)
+            insert_pruned = """INSERT INTO asleep (window, start, chunk, slept, brightness, traces, peak, gone, reason)
                           VALUES (?, ?, ?, ?, ?, ?, ?, 0, '{}')"""
             held = [
                 (
@@ -139,7 +139,7 @@ class SqlTranscript(StoreHandle):
                 )
                 for number, item in zip(numbers, said, strict=True)
             ]
-            db.executemany(sleeping if asleep else live, held)
+            db.executemany(insert_pruned if asleep else live, held)
             db.mark_changed(numbers)
             request_embedding(db, numbers)
             db.execute("DELETE FROM drafts WHERE turn = ?", (turn,))

@@ -22,7 +22,7 @@ def test_a_memory_in_any_store_comes_to_the_same_as_one_in_a_file(store, tmp_pat
         other.delete_entry("Cats/Minka", now=NOW)
         other.sync(shared, now=NOW)
         store.sync(shared, now=NOW)
-        assert other.sync(shared, now=NOW).told == 0
+        assert other.sync(shared, now=NOW).sent == 0
         for one in (store, other):
             assert holding(one, "felix")
             assert not holding(one, "minka")

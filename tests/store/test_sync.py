@@ -178,7 +178,7 @@ def settle_all(shared: Path, made: list[Device], chance: random.Random) -> None:
     """All synchronise, in any order, until nobody has anything to tell."""
     for _ in range(8):
         chance.shuffle(made)
-        told = [one.sync(shared).told for one in made]
+        told = [one.sync(shared).sent for one in made]
         if not any(told):
             return
     raise AssertionError("They never end telling each other.")
@@ -274,7 +274,7 @@ def test_a_file_that_is_torn_a_copy_and_a_file_of_others_do_no_harm():
         assert other.store.windows() == []
         bundle.write_bytes(whole)
         assert other.sync(shared).turns == 2
-        assert other.sync(shared).told == 0
+        assert other.sync(shared).sent == 0
         assert memory_of(one) == memory_of(other)
 
 

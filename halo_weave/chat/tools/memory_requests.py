@@ -143,8 +143,8 @@ UNSORTED = "Unsorted"
 MAX_HEADINGS = 20  # that the model may choose from
 MOST_TOKENS = 48  # of what it writes to file something
 TITLE = 40  # characters
-MOST_TOLD = 300  # characters of saved memories in front of a message, about 100 tokens
-WORTH_TELLING = 0.34  # share of the words of a question that an entry must hold
+SAVED_CHARACTERS = 300  # characters of saved memories in front of a message, about 100 tokens
+MATCHING_SHARE = 0.34  # share of the words of a question that an entry must hold
 FILING = "halo-weave filing"  # the engine's window for filing
 _FILING_PROMPT = (
     "Note: {note}\nHeadings so far: {headings}\n"
@@ -213,7 +213,7 @@ def saved_memories_note(tree: StructuredMemory, request: MemoryRequest | None) -
     lines: list[str] = []
     for entry in found:
         line = f"- {_words_of(entry)}"
-        if sum(map(len, lines)) + len(line) > MOST_TOLD:
+        if sum(map(len, lines)) + len(line) > SAVED_CHARACTERS:
             break
         lines.append(line)
     return "\n".join(["What I asked you to remember:", *lines, "", ""]) if lines else ""
@@ -228,7 +228,7 @@ def matching_entries(tree: StructuredMemory, text: str) -> list[MemoryEntry]:
     for entry in tree.newest():
         held = query_terms(f"{entry.path} {_words_of(entry)}", 400).keys()
         share = len(asked & held) / len(asked)
-        if share >= WORTH_TELLING:
+        if share >= MATCHING_SHARE:
             found.append((share, entry))
     return [entry for _, entry in sorted(found, key=lambda one: -one[0])]
 

@@ -22,18 +22,22 @@ class Cumulative(Strategy):
     """A token gains its share of each row, weighted by its distance, and loses `fade_per_token`, by a number or by a share."""
 
     fade_per_token: float = setting(
-        20.0, "What a token loses with each token of a reply.", group="Forgetting", low=0, high=10_000
+        20.0,
+        "Brightness that a token loses with each token of a reply.",
+        group="Forgetting",
+        low=0,
+        high=10_000,
     )
     fade_rate: float = setting(
         0.0,
-        "What share of its brightness a token loses with each token of a reply, beside `fade_per_token`.",
+        "Share of its brightness that a token loses with each token of a reply, in addition to `fade_per_token`.",
         group="Forgetting",
         low=0,
         high=1,
     )
     aggregate: Literal["mean", "max"] = setting(
         "mean",
-        "Of all heads' attention: their mean, or the largest.",
+        "How the attention of all heads is combined: their mean, or the largest.",
         group="Forgetting",
         choices=("mean", "max"),
     )

@@ -18,11 +18,15 @@ class MagnitudeVoting(Strategy):
     pairs: ClassVar[PairPruning] = "dimmer"
 
     decay: float = setting(
-        1.0, "What a token loses each time it is not looked at.", group="Forgetting", low=0, high=10_000
+        1.0,
+        "Brightness that a token loses each time it gets little attention.",
+        group="Forgetting",
+        low=0,
+        high=10_000,
     )
     sink: Literal["max", "first"] = setting(
         "max",
-        "The token that attention rests on: the largest share, or the first token.",
+        "The attention sink: the token with the largest share, or the first token.",
         group="Forgetting",
         choices=("max", "first"),
     )

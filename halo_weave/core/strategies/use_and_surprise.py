@@ -46,7 +46,7 @@ class UseAndSurprise(Strategy):
 
     question_penalty: float = setting(
         2.0,
-        "By how much a chunk that ends with a question is dimmer, in standard deviations.",
+        "How much dimmer a chunk that ends with a question is, in standard deviations.",
         group="Forgetting",
         low=0,
         high=10,

@@ -141,11 +141,11 @@ class ChatTemplate:
             {**self._request(slots[:count], talk, {}, marked=True), "add_generation_prompt": False}
             for count in counts
         ]
-        told = (ChatMessage("system", "x"), ChatMessage("user", "x"))
+        probe_messages = (ChatMessage("system", "x"), ChatMessage("user", "x"))
         requests.append(
             self._request(
                 [_TemplateMessage("system", (0,), 0), _TemplateMessage("user", (1,), 1)],
-                told,
+                probe_messages,
                 {},
                 marked=True,
             )

@@ -280,8 +280,8 @@ def _learn_tools(template: ChatTemplate) -> tuple[bool, ToolFormat | None]:
                     return declares, found
     template.shape = shape
     # Some only tell the model in words how to call tools, and do not write calls of earlier turns.
-    told = _TOOL_CALL_TAG.search(prompt) if declares else None
-    return declares, ToolFormat("json", told.group(), "name", "arguments") if told else None
+    call_tag = _TOOL_CALL_TAG.search(prompt) if declares else None
+    return declares, ToolFormat("json", call_tag.group(), "name", "arguments") if call_tag else None
 
 
 def _format_shown(

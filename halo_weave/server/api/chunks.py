@@ -131,7 +131,7 @@ def routes(service: Service) -> APIRouter:
             found = memory.search(q, limit=limit, only=only, **where)
         else:
             found, cost = memory.would_resurrect(q, budget, only=only, **where)
-        told = {"hits": found, "cost": cost}
-        return views.SearchResults.model_validate(told, context=service.weave.windows.names())
+        results = {"hits": found, "cost": cost}
+        return views.SearchResults.model_validate(results, context=service.weave.windows.names())
 
     return router

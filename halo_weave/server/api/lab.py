@@ -18,7 +18,7 @@ from halo_weave.server.requests import WindowId
 from halo_weave.server.schema import KeyText, Number, Output
 from halo_weave.server.service import Service
 
-BudgetQuery = Annotated[int | None, Query(ge=0, le=10**6, description="As in the capture if not given.")]
+BudgetQuery = Annotated[int | None, Query(ge=0, le=10**6, description="Default: as in the capture.")]
 CaptureNameQuery = Annotated[str, Query(max_length=200, description="Of the capture; the last one if empty.")]
 MAX_MEGABYTES = 200  # largest capture that a request may replay
 

@@ -38,7 +38,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     def get_models() -> views.AvailableModels:
         service.whole  # noqa: B018 - files of this machine are told to whoever runs it
         memory, used = machine_memory(), (service.model().file, _embedder_in_use(service))
-        told = [
+        listing = [
             views.AvailableModel(
                 **asdict(one), in_use=one.path is not None and any(_same(one.path, file) for file in used)
             )
@@ -47,7 +47,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         return views.AvailableModels(
             memory=memory,
             default=catalogue.default_model(memory, machine_cores())[0].name,
-            models=told,
+            models=listing,
             recommended=[one.name for one in catalogue.recommended(memory)],
             embedders=catalogue.HUB_EMBEDDERS,
             any_path=any_path,
@@ -77,7 +77,7 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         if (
             not service.runs_it and CURRENT_USER.get() != UNKNOWN_USER
         ):  # before the memory is open no person is known
-            raise ApiError(403, "not_yours", "This is for whoever runs the server.")
+            raise ApiError(403, "not_yours", "Only the owner of this server may do this.")
         service.begin()
         return service.status()
 
@@ -166,23 +166,23 @@ class WindowEngineView(Output):
 def engine_routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["Models"])
 
-    def told() -> Engines:
+    def listing() -> Engines:
         engines = service.whole.engines
         return Engines(engines=[EngineView.of(one) for one in engines.list()], notice=engines.notice)
 
     @router.get("/api/engines", summary="List engines")
     def get_engines() -> Engines:
-        return told()
+        return listing()
 
     @router.put("/api/engines/{engine}", summary="Add or change an engine")
     def put_engine(engine: _EngineName, asked: EngineDefinition) -> Engines:
         service.whole.engines.add(NamedEngine(engine, **asked.model_dump()))
-        return told()
+        return listing()
 
     @router.delete("/api/engines/{engine}", summary="Remove an engine")
     def delete_engine(engine: _EngineName) -> Engines:
         service.whole.engines.remove(engine)
-        return told()
+        return listing()
 
     @router.get(
         "/api/windows/{window_id}/engine", summary="Show the engine of a window, and where its text is sent"

@@ -54,7 +54,7 @@ class CurrentUser(Output):
 
 class ShareChange(Input):
     window: _SharedWindow = ""
-    person: _Named = Field(description=f"Who may read it; {OWNER_NAME!r} is whoever runs the server.")
+    person: _Named = Field(description=f"Who may read it; {OWNER_NAME!r} is the owner of the server.")
     can_write: bool = Field(default=False, description="They may also write there.")
 
 

@@ -46,7 +46,7 @@ def _texts(asked: requests.PersonaChange | None) -> dict[str, Any]:
 def routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["Presets"])
 
-    def told(preset: Preset) -> PresetView:
+    def view_of(preset: Preset) -> PresetView:
         return PresetView.model_validate(preset)
 
     @router.get("/api/persona", summary="Show the system prompt and names that all windows share")
@@ -65,22 +65,22 @@ def routes(service: Service) -> APIRouter:
     def put_preset(asked: requests.SavePreset) -> PresetView:
         presets, name = service.weave.presets, asked.name
         if asked.settings is None and asked.persona is None:
-            return told(presets.save_from(name, asked.window))
+            return view_of(presets.save_from(name, asked.window))
         settings: dict[str, Any] = requests.given_fields(asked.settings) if asked.settings else {}
-        return told(presets.save(name, settings, _texts(asked.persona)))
+        return view_of(presets.save(name, settings, _texts(asked.persona)))
 
     @router.post("/api/presets/rename", summary="Rename a preset")
     def post_rename(asked: requests.RenamePreset) -> PresetView:
-        return told(service.weave.presets.rename(asked.name, asked.to))
+        return view_of(service.weave.presets.rename(asked.name, asked.to))
 
     @router.post("/api/presets/apply", summary="Apply a preset to one window or to all")
     def post_apply(asked: requests.ApplyPreset) -> PresetView:
         """What the preset does not contain stays as it is."""
-        return told(service.weave.presets.apply(asked.name, asked.window))
+        return view_of(service.weave.presets.apply(asked.name, asked.window))
 
     @router.delete("/api/presets", summary="Delete a preset")
     def delete_preset(name: PresetName) -> PresetView:
         """Windows that it was applied to stay as they are. The response is the deleted preset, to save it again."""
-        return told(service.weave.presets.delete(name))
+        return view_of(service.weave.presets.delete(name))
 
     return router

@@ -51,7 +51,7 @@ FILE_BODY = {
 def routes(service: Service, policy: Policy) -> APIRouter:
     router = APIRouter(tags=["Maintenance"])
 
-    def settings_told(values: dict[str, Any]) -> views.SettingsView:
+    def all_settings(values: dict[str, Any]) -> views.SettingsView:
         about = [
             views.SettingDescription(**{**one, "choices": list(one["choices"])})
             for one in described_settings()
@@ -65,18 +65,18 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.get("/api/settings", summary="List settings with their values for all windows")
     def get_settings() -> views.SettingsView:
-        return settings_told(service.weave.windows.settings().as_mapping())
+        return all_settings(service.weave.windows.settings().as_mapping())
 
     @router.patch("/api/settings", summary="Change settings of all windows")
     def patch_settings(asked: requests.SettingsChange) -> views.SettingsView:  # type: ignore[valid-type]
         changes = requests.given_fields(asked)
         values = service.weave.windows.change_settings(changes, reset=asked.reset)  # type: ignore[attr-defined]
-        return settings_told(values.as_mapping())
+        return all_settings(values.as_mapping())
 
     @router.get("/api/stats", summary="Show statistics of the memory")
     def get_stats() -> views.MemoryStats:
-        told = views.MemoryStats.model_validate(service.weave.memory.stats())
-        return told.model_copy(update={"clients": service.weave.turns.watchers})
+        stats_view = views.MemoryStats.model_validate(service.weave.memory.stats())
+        return stats_view.model_copy(update={"clients": service.weave.turns.watchers})
 
     @router.get(
         "/api/export",

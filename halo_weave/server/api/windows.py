@@ -173,8 +173,8 @@ def routes(service: Service) -> APIRouter:
         start = 0 if first is None else requests.parse_position(first)
         end = 2**63 - 1 if last is None else requests.parse_position(last)
         whole, found = service.weave.windows.gap(window_id, start, end, offset=offset, limit=limit)
-        told = {"total": whole.chunks, "tokens": whole.tokens, "items": found}
-        return views.PrunedBetween.model_validate(told, context=service.weave.windows.names())
+        pruned_page = {"total": whole.chunks, "tokens": whole.tokens, "items": found}
+        return views.PrunedBetween.model_validate(pruned_page, context=service.weave.windows.names())
 
     @router.get(
         "/{window_id}/recall-preview",

@@ -124,13 +124,15 @@ class KoboldInput(Input):
 
 class TextToken(Output):
     token_id: int
-    text: str | None = Field(description="Whole characters only: the token that ends a character carries it.")
+    text: str | None = Field(
+        description="Whole characters only: a character that spans tokens is in the last of them."
+    )
 
 
 class Tokenize(KoboldInput):
     text: _Text
     add_special_tokens: bool = Field(
-        default=False, description="Begin as the model's texts begin, if they begin specially."
+        default=False, description="Begin with the model's first token, if it has one."
     )
     with_pieces: bool = Field(default=True, description="Whether each token comes with its text.")
 
@@ -172,7 +174,7 @@ class Generate(KoboldInput):
     )
     request_id: str | None = Field(default=None, max_length=200, pattern=TEXT_PATTERN)
     genkey: str | None = Field(
-        default=None, max_length=200, pattern=TEXT_PATTERN, description="Another name of request_id."
+        default=None, max_length=200, pattern=TEXT_PATTERN, description="Same as request_id."
     )
     memory: _Text | None = Field(default=None, description="A text before the prompt.")
     trim_stop: bool = Field(default=False, description="Whether a stop text at the end is left out.")
@@ -181,7 +183,7 @@ class Generate(KoboldInput):
         description="Whether {{[INPUT]}}, {{[OUTPUT]}} and {{[SYSTEM]}} in the prompt become turns of the model's template.",
     )
     remote_kv: RemoteKvRequest | None = Field(
-        default=None, description="What another Halo Weave asks for besides."
+        default=None, description="Additional fields of another Halo Weave."
     )
     # Sent by clients of the family; they have no effect here.
     max_context_length: Any = Field(None, description="Without effect: the model's own context holds.")
@@ -234,13 +236,15 @@ class Generate(KoboldInput):
 
 class Abort(KoboldInput):
     request_id: str | None = Field(
-        default=None, max_length=200, description="Without one, all of these are stopped."
+        default=None,
+        max_length=200,
+        description="Without an id, all of the client's generations are stopped.",
     )
     genkey: str | None = Field(default=None, max_length=200)
 
 
 class Aborted(Output):
-    success: bool = Field(description="Whether anything was there to stop.")
+    success: bool = Field(description="Whether there was something to stop.")
 
 
 class GeneratedMessage(RootModel[Any]):
@@ -263,7 +267,7 @@ class GeneratedMessage(RootModel[Any]):
         request_id: str
         token: TextToken
         attention: GeneratedMessage.Attention | None = Field(
-            default=None, description="Only with output_attentions; null when the engine had none to give."
+            default=None, description="Only with output_attentions; null if the engine has none."
         )
 
     class DoneMessage(Output):

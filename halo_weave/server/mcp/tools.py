@@ -46,7 +46,7 @@ _FORGETS = ToolAnnotations(
 
 _Window = Annotated[str, Field(description="Only this window: its name or id. Empty: all.")]
 _Since = Annotated[str, Field(description="Not before this time, like 2026-01-31 or 2026-01-31T12:00:00Z.")]
-_Until = Annotated[str, Field(description="Not after this time; a day counts in.")]
+_Until = Annotated[str, Field(description="Not after this time; a day is included.")]
 _ChunkId = Annotated[str, Field(description="The id of a chunk, like 12.0.user.")]
 
 
@@ -70,7 +70,9 @@ def memory_server(library: Callable[[], McpMemory], *, writes: bool = False) -> 
         window: _Window = "",
         since: _Since = "",
         until: _Until = "",
-        offset: Annotated[int, Field(ge=0, description="To go on: next_offset of the last answer.")] = 0,
+        offset: Annotated[
+            int, Field(ge=0, description="The next page: next_offset of the last response.")
+        ] = 0,
     ) -> MemoryHits:
         """Find what was said, by meaning and by words, best first. Each hit has its id, speaker, date, window and
         reasons."""
@@ -93,7 +95,7 @@ def memory_server(library: Callable[[], McpMemory], *, writes: bool = False) -> 
         since: _Since = "",
         until: _Until = "",
         window: _Window = "",
-        cursor: Annotated[str, Field(description="To go on: next_cursor of the last answer.")] = "",
+        cursor: Annotated[str, Field(description="The next page: next_cursor of the last response.")] = "",
         limit: Annotated[int, Field(ge=1, le=100, description="Turns on a page.")] = 20,
     ) -> Timeline:
         """What was said, in order of time, by page."""
@@ -128,7 +130,7 @@ def _add_writing(server: MCPServer[Any], library: Callable[[], McpMemory]) -> No
         path: Annotated[
             str,
             Field(
-                description="To save it as a note under headings, like Project/Goals. Empty: it is said into memory."
+                description="To save it as an entry under headings, such as Project/Goals. Empty: it is stored as a message."
             ),
         ] = "",
         speaker: Annotated[str, Field(description="Who says it.")] = "",

@@ -96,9 +96,9 @@ class ClientConversation:
     def choice(self, begun: TurnAccepted) -> Choice:
         """The reply of a turn that has begun."""
         self.reply_turn = begun.first_event.reply_turn
-        for told in self.weave.turns.events_since(self.window, begun.last_event):
-            if isinstance(told, events.ChunksResurrected):
-                self.resurrected += [_resurrected_json(one) for one in told.chunks]
+        for event in self.weave.turns.events_since(self.window, begun.last_event):
+            if isinstance(event, events.ChunksResurrected):
+                self.resurrected += [_resurrected_json(one) for one in event.chunks]
         return _choice(lambda one: self._pieces(begun, one))
 
     def _go_on_after_tools(
@@ -155,10 +155,10 @@ class ClientConversation:
 
     def _pieces(self, begun: TurnAccepted, choice: Choice) -> Generator[ReplyPiece, None, None]:
         turns, ended = self.weave.turns, False
-        told = turns.poll if self.looks else turns.follow
+        read_events = turns.poll if self.looks else turns.follow
         opened = getattr(begun.first_event, "opened", 0)  # length of the reply's prefix that the client has
         try:
-            for happened in told(self.window, begun.last_event):
+            for happened in read_events(self.window, begun.last_event):
                 match happened:
                     case None:
                         yield EMPTY_PIECE

@@ -292,9 +292,9 @@ class ResponseRequest(_LenientModel):
             [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
         )
         messages = [item for item in items if item.get("type", "message") == "message"]
-        told = [{"role": "system", "content": self.instructions}] if self.instructions else []
+        leading = [{"role": "system", "content": self.instructions}] if self.instructions else []
         try:
-            return ChatRequest.model_validate(self._fields([*told, *messages]))
+            return ChatRequest.model_validate(self._fields([*leading, *messages]))
         except ValidationError as error:
             what = ".".join(str(part) for part in error.errors()[0]["loc"])
             raise OpenAiError(

@@ -198,7 +198,7 @@ class PostgresFleet:
         self._seen = _last(raw)
         raw.execute(f"DELETE FROM feed WHERE told < {_NOW} - %s", (int(NEWS_KEPT_SECONDS * 1e6),))
         if self._read:
-            self._told(RemoteChange(None, "changed"), None, "")
+            self._notify(RemoteChange(None, "changed"), None, "")
 
     def _keep(self, raw: Raw) -> None:
         """Renew the leases, and read notifications."""
@@ -212,11 +212,11 @@ class PostgresFleet:
         self._read = time.monotonic()
         for number, window_id, event, token, origin in rows:
             self._seen = number
-            self._told(RemoteChange(window_id, event), token, origin)
+            self._notify(RemoteChange(window_id, event), token, origin)
             if number % CLEANUP_EVERY == 0:
                 raw.execute(f"DELETE FROM feed WHERE told < {_NOW} - %s", (int(NEWS_KEPT_SECONDS * 1e6),))
 
-    def _told(self, news: RemoteChange, token: int | None, origin: str) -> None:
+    def _notify(self, news: RemoteChange, token: int | None, origin: str) -> None:
         mine = news.event != "stop" or (news.window is not None and self._held.get(news.window) == token)
         if self._hear is not None and origin != self.owner and mine:
             try:

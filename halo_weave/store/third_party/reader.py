@@ -384,14 +384,14 @@ class ThirdPartyFile:
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, list[Any]]]:
         sections: dict[str, list[Any]] = {name: [] for name in ("windows", "turns", "live", "asleep")}
-        told = 0
+        done_turns = 0
         for section, element in self._elements():
             sections[section].append(element)
             if len(sections["turns"]) == BATCH and section == "turns":
-                told += BATCH
+                done_turns += BATCH
                 yield from ((name, elements) for name, elements in sections.items() if elements)
                 sections = {name: [] for name in sections}
-                progress(self._size + self._size * told // max(1, self._turns), 2 * self._size)
+                progress(self._size + self._size * done_turns // max(1, self._turns), 2 * self._size)
         yield from ((name, elements) for name, elements in sections.items() if elements)
 
     def _elements(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -439,7 +439,7 @@ class ThirdPartyFile:
                         "tags": [tag] if tag else None,
                     }
                     element["chunks"].append({**place, **tokens_out(tokens)})  # type: ignore[attr-defined]
-                    awake = (
+                    is_live = (
                         not aside
                         and tag != "thought"
                         and before >= one.tokens - LIVE_TOKENS
@@ -448,8 +448,8 @@ class ThirdPartyFile:
                     if (
                         line.id == one.head and line.tokens > LIVE_TOKENS
                     ):  # of a long last message, its beginning
-                        awake = tag != "thought" and before < one.tokens - line.tokens + LIVE_TOKENS
-                    yield self._held(one.window, turn, number, len(tokens), awake)
+                        is_live = tag != "thought" and before < one.tokens - line.tokens + LIVE_TOKENS
+                    yield self._held(one.window, turn, number, len(tokens), is_live)
                     position += len(tokens)
                     before += 0 if aside else len(tokens)
                 yield "turns", element
@@ -468,12 +468,12 @@ class ThirdPartyFile:
         }
 
     def _held(
-        self, window: str, turn: int, chunk: int, count: int, awake: bool
+        self, window: str, turn: int, chunk: int, count: int, is_live: bool
     ) -> tuple[str, dict[str, Any]]:
         brightness = base64_of(pack_floats(np.full(count, INITIAL_BRIGHTNESS, np.float32)))
         held = {"window": window, "turn": turn, "chunk": chunk, "brightness": brightness}
         now = iso_time(self._now)
-        if awake:
+        if is_live:
             return "live", {**held, "since": now}
         return "asleep", {**held, "slept": now, "reason": {"why": "before the import"}}
 

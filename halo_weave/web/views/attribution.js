@@ -247,7 +247,7 @@ export class AttributionView {
       return !spot || spot.bottom < frame.top || spot.top > frame.bottom;
     });
     const nothing = !known ? "Where this answer came from is not known."
-      : "This word has no particular source: it came from the question, the answer itself, or the model's own knowledge.";
+      : "This word has no particular source: it came from the question, the answer, or the model itself.";
     this.chips.hidden = !hidden.length && sources.length > 0;
     fill(this.chips, sources.length ? hidden.map((one) => this.#chip(word, one)) : h("p", { text: nothing }));
   }

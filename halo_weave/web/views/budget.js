@@ -10,11 +10,12 @@ const PARTS = {
 };
 /** @type {Record<string, string>} */
 const MEANINGS = {
-  system: "what the model always reads", pinned: "never falls asleep", live: "the part of the conversation that the model sees",
+  system: "what the model always reads", pinned: "never falls asleep",
+  live: "the part of the conversation that the model sees",
   turn: "your last message and its reply", frames: "the model's own marks around each turn",
   reserve: "kept free for what the model writes", free: "what may still wake up or be said",
 };
-const USED = "Tokens that the model reads, with system prompt and frames; over the budget the dimmest passages fall asleep";
+const USED = "Tokens that the model reads, with system prompt and frames; over the budget the dimmest fall asleep";
 const ASLEEP = "Passages of this window that the model does not see now; they wake up when you speak of them";
 const KV = "How much of the prompt the model had read before and did not have to read again";
 

@@ -5,7 +5,7 @@ import { counted, percent } from "../words.js";
 
 const UNREACHABLE = "Start it with “halo-weave serve”. This page connects by itself as soon as it answers.";
 const NO_MODEL = "Fetch one with “halo-weave pull”, or name one with “halo-weave serve --model your.gguf”.";
-const WELCOME = "Open a window and write a message. What the model uses stays bright; what it does not use falls asleep, " +
+const WELCOME = "Open a window and write. What the model uses stays bright; what it does not use falls asleep, " +
   "and wakes up when you speak of it again.";
 const FIRST_WORDS = "Everything you say is kept, and nothing leaves this machine.";
 

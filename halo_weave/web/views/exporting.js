@@ -6,7 +6,7 @@ import { button, h } from "../dom.js";
 const FORMS = [
   ["markdown", "Markdown", "To read, print or paste: who said what when. One heading for each turn."],
   ["chatgpt", "ChatGPT's shape", "A JSON file with all versions, which importers of ChatGPT's export read."],
-  ["halo-weave", "Halo Weave's own", "A JSON file with everything: text, brightness, sleeping passages, tokens. It can be imported again."],
+  ["halo-weave", "Halo Weave's own", "A JSON file with everything: text, tokens, brightness. It can be imported."],
 ];
 
 /** @param {import("../app.js").App} app @param {WindowInfo} window */

@@ -9,7 +9,7 @@ const HEIGHT = 104;
 const ROW = 240; // characters of a text in a row
 const NONE_FITS = "No sleeping passage matches this filter.";
 const NONE_DELETED = "Nothing that was said in this window is deleted.";
-const ABOUT = "Passages that the model does not see now. Nothing is lost: they wake up when you speak of them, or by hand.";
+const ABOUT = "Passages that the model does not see now. They wake up when you speak of them, or by hand.";
 const NONE = "Nothing is asleep here. When the window is over its budget, its dimmest passages come here; " +
   "nothing is ever lost.";
 

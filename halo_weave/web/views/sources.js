@@ -56,7 +56,8 @@ export class SourcesView {
         live?.pinned ? null : iconButton("pin", "Pin", () => (live ? app.pin(one.key) : app.resurrect(one.key)),
           { text: true, class: "small writes" }),
         one.resurrected && iconButton("sleep", "Wrong memory", () => app.wrongMemory(one.key, turnId),
-          { text: true, class: "small writes", hint: "Puts it to sleep, and does not recall it for similar questions" })));
+          { text: true, class: "small writes",
+            hint: "Puts it to sleep, and keeps it asleep for similar questions" })));
   }
 
   /** Where it is live, else where it was said. @param {Source} one */

@@ -19,7 +19,7 @@ def test_an_imported_conversation_reaches_another_device(store, load, tmp_path, 
     said = load(name).turns
     shared = tmp_path / "shared"
     shared.mkdir()
-    assert store.sync(shared, now=NOW).told
+    assert store.sync(shared, now=NOW).sent
     with SqliteStore(tmp_path / "other.sqlite") as other:
         came = other.sync(shared, now=NOW + timedelta(minutes=1))
         assert (came.turns, came.refused) == (said, ())

@@ -59,17 +59,17 @@ def conversations(values: Iterator[Any], left: Skipped) -> Iterator[Conversation
             left["cards without a name"] += 1
             continue
 
-        def told(text: str, name: str = text_in(card, "nickname") or name) -> str:
+        def filled_in(text: str, name: str = text_in(card, "nickname") or name) -> str:
             return _NAMES.sub(
                 lambda found: name if (found[1] or found[2]).lower() in ("char", "bot") else _USER, text
             )
 
         always, book = _book(object_in(card, "character_book"), left)
-        sections = [told(text_in(card, "system_prompt").replace("{{original}}", ""))]
+        sections = [filled_in(text_in(card, "system_prompt").replace("{{original}}", ""))]
         for fields, heading in _SECTIONS:
-            if text := told(text_in(card, *fields)):
+            if text := filled_in(text_in(card, *fields)):
                 sections.append(f"{heading}:\n{text}" if heading else text)
-        sections += [told(text) for text in always]
+        sections += [filled_in(text) for text in always]
         prompt = "\n\n".join(section.strip() for section in sections if section.strip())
         greetings = [
             text_in(card, *_GREETING),
@@ -77,7 +77,7 @@ def conversations(values: Iterator[Any], left: Skipped) -> Iterator[Conversation
         ]
         yield Conversation(
             content_id(name, text_in(card, "creator"), text_in(card, "description"), greetings[0]),
-            _turns([told(text) for text in book], [told(text) for text in greetings], name),
+            _turns([filled_in(text) for text in book], [filled_in(text) for text in greetings], name),
             name,
             moment_of(card.get("creation_date")),
             _USER,

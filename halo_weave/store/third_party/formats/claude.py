@@ -93,8 +93,8 @@ def _block(block: Any, left: Skipped) -> tuple[Part, ...]:
         case "thinking":
             return thought_parts(text_in(block, "thinking", "text"))
         case "tool_use":
-            told = json.dumps(block.get("input"), ensure_ascii=False) if block.get("input") else ""
-            return tool_parts(f"{text_in(block, 'name')}({told})")
+            arguments = json.dumps(block.get("input"), ensure_ascii=False) if block.get("input") else ""
+            return tool_parts(f"{text_in(block, 'name')}({arguments})")
         case "tool_result":
             content = block.get("content")
             if isinstance(content, list):

@@ -91,11 +91,11 @@ def _piece(piece: Any, role: Role, left: Skipped) -> tuple[Part, ...]:
     if kind == "reasoning":
         return thought_parts(text)
     if kind == "tool_call":
-        told, result = (
+        arguments, result = (
             value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) if value else ""
             for value in (piece.get("input"), piece.get("output"))
         )
-        return tool_parts(f"{text_in(piece, 'tool_name')}({told})\n{result}")
+        return tool_parts(f"{text_in(piece, 'tool_name')}({arguments})\n{result}")
     if kind not in ("text", None):
         left["images, sounds and other attachments"] += 1
         return ()

@@ -79,7 +79,7 @@ def _messages(
     elif user and others and re.search(_names([user, *others]), whole):
         turns = _named(whole, user, others)
     else:
-        turns = _told(pieces)
+        turns = _story_turns(pieces)
     for role, name, text in turns:
         parts = user_parts(text.strip()) if role is Role.USER else ai_parts(text)
         if parts:
@@ -115,7 +115,7 @@ def _named(whole: str, user: str, others: list[str]) -> Iterator[tuple[Role, str
         yield Role.USER if name == user else Role.ASSISTANT, name, text
 
 
-def _told(pieces: list[str]) -> Iterator[tuple[Role, str, str]]:
+def _story_turns(pieces: list[str]) -> Iterator[tuple[Role, str, str]]:
     """A story, or an adventure, where the player's actions begin with `>`."""
     for place, piece in enumerate(pieces):
         does = piece.strip().startswith(">")

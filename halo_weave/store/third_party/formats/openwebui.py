@@ -101,15 +101,15 @@ def _output(items: list[Any]) -> tuple[Part, ...]:
             case "reasoning":
                 parts += thought_parts(_joined(item.get("summary")) or _joined(item.get("content")))
             case "function_call":
-                told = item.get("arguments")
-                told = told if isinstance(told, str) else json.dumps(told, ensure_ascii=False)
-                parts += tool_parts(f"{text_in(item, 'name')}({told})")
+                shown = item.get("arguments")
+                shown = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False)
+                parts += tool_parts(f"{text_in(item, 'name')}({shown})")
             case "function_call_output":
                 parts += tool_parts(_joined(item.get("output")))
             case "open_webui:code_interpreter":
                 result = item.get("output")
-                told = "\n".join(text_in(result, name) for name in ("stdout", "result"))
-                parts += tool_parts(f"{text_in(item, 'code')}\n{told}")
+                shown = "\n".join(text_in(result, name) for name in ("stdout", "result"))
+                parts += tool_parts(f"{text_in(item, 'code')}\n{shown}")
     return tuple(parts)
 
 
