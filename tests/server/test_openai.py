@@ -288,9 +288,9 @@ def test_what_was_told_through_the_api_wakes_up_on_the_page_and_is_told_to_clien
     answer = guest.chat.completions.with_raw_response.create(
         model="any", messages=[user("Where hangs the lighthouse key?")], extra_headers={"X-Halo-Explain": "1"}
     )
-    woken = answer.parse().model_extra["halo"]["resurrected"]
+    woken = answer.parse().model_extra["halo"]["woken"]
     assert any("barometer" in one["text"] for one in woken)
-    assert int(answer.headers["x-halo-resurrected"]) == len(woken)
+    assert int(answer.headers["x-halo-woken"]) == len(woken)
 
 
 def test_those_who_watch_the_window_see_what_a_client_says(guest, client):

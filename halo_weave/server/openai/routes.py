@@ -61,7 +61,7 @@ class ResponseRun:
         self.id = f"resp_{talk.window}_{talk.reply_turn}"
         self.headers = {
             "x-halo-window": talk.window,
-            "x-halo-resurrected": str(talk.resurrected_before_reply),
+            "x-halo-woken": str(talk.resurrected_before_reply),
         }
 
     def _before(self, request: Any, sent: Any) -> ClientConversation | None:
@@ -259,7 +259,7 @@ class _ChatRun:
             self.first = self.talk.choice(self.talk.begin())
             self.headers = {
                 "x-halo-window": self.talk.window,
-                "x-halo-resurrected": str(self.talk.resurrected_before_reply),
+                "x-halo-woken": str(self.talk.resurrected_before_reply),
             }
         else:
             self.first = reply_incognito(weave, scratch, asked, self.sent)
@@ -302,7 +302,7 @@ class _ChatRun:
             "halo": {
                 "window": self.talk.window,
                 "reply_turn": str(self.talk.reply_turn),
-                "resurrected": self.talk.resurrected,
+                "woken": self.talk.resurrected,
             }
         }
 
