@@ -481,6 +481,7 @@ class Runtime:
         """Another server has changed something: publish it to those who watch it here."""
         if news.event == "erased" and news.window is not None:  # text that the window has read was deleted
             for engine in self.engines:
+                engine.erase((), [news.window])
                 engine.forget(news.window)
         elif news.window is None:
             self.hubs.publish(WindowChanged())

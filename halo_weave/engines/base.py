@@ -123,6 +123,7 @@ class Segment:
     kind: Literal["system", "frame", "chunk"]
     labels: Positions  # (n,), unique within the prompt: a token's position, or a negative number for what has none
     ids: Ids  # (n,)
+    lendable: bool = False  # said in this window of the memory: its cells may be used in other windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ class Prompt:
     segments: Sequence[Segment]
     next_label: int  # the first generated token's label; they count up from there
     read_from: int | None = None  # label from which `Capture.reading` rows are wanted (the user turn's first)
+    # The labels are positions of this server's memory: cells of its chunks may come from other windows.
+    borrows: bool = field(default=False, kw_only=True)
     # The same for engines that take messages. What is written of the reply stands last, as the assistant's.
     messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
     recently_resurrected: frozenset[ChatMessage] = field(
@@ -292,7 +295,8 @@ class Engine(Protocol):
 
         A span begins with the message that was deleted, or of which a part was, and ends where that part did.
         `windows` have read them at some time. What stands later there was computed while they were in sight: it is not
-        used any more, and computed again before the next reply.
+        used any more, and computed again before the next reply. So is what other windows took from them. No spans: which
+        tokens they were is not known here, so nothing of these windows is used any more.
         """
 
     def close(self) -> None:
