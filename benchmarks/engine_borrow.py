@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from halo_weave.core.brightness import Capture
 from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Chunk, Role
 from halo_weave.core.working_set import WorkingSet, chunk_turn
-from halo_weave.engines.base import GenerationEnd, PrefillResult, Prompt, Sampling, Step
+from halo_weave.engines.base import PrefillResult, Prompt, Sampling, Step
 from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
 from halo_weave.lab.conversations import read_dialogue, read_given_reply
 
@@ -212,7 +211,7 @@ def _compare(
             origins = {
                 id: TurnAnnotation.quotation(SAID, turns[id][0].key.role, chat="Yesterday") for id in ids
             }
-            coming = builder.prompt(window, system, origins, said={id: SAID for id in ids})
+            coming = builder.prompt(window, system, origins, said=dict.fromkeys(ids, SAID))
             coming = replace(coming, borrows=way == "lent")
             heard[way].append(
                 _heard(engine, here, calibration, coming, window, question, computed if way == "lent" else [])
@@ -251,7 +250,7 @@ def _heard(
         elif isinstance(event, PrefillResult):
             computed.append(event.computed)
     text = b"".join(said).decode(errors="replace")
-    chunks = [one for one in window.chunks]
+    chunks = list(window.chunks)
     offsets = np.cumsum([0, *(len(one) for one in chunks)])
     tally = AttributionTracker(calibration)
     exchange = chunks[-1].key.turn_id

@@ -32,6 +32,7 @@ LIVE = "live"
 SAMPLES, BLOCK = 16, 1 << 20  # blocks of a model file that tell it from others
 MAX_HEAD_BYTES = 1 << 24
 ABANDONED_SECONDS = 600.0  # seconds
+MOST_ON_DISK = 10 << 30
 Span = tuple[int, int]  # first label, and the one after the last
 Bools = npt.NDArray[np.bool_]
 
@@ -352,6 +353,12 @@ def _digest(name: str) -> str:
 def disk_use(root: Path) -> DiskUse:
     sizes = [stat.st_size for stat, _ in _files(root, "*")]
     return DiskUse(root, len(sizes), sum(sizes))
+
+
+def disk_quota(root: Path) -> int:
+    """How much may lie there by default: a tenth of what would be free without it, at most 10 GB."""
+    there = next((folder for folder in (root, *root.parents) if folder.exists()), Path("."))
+    return min(MOST_ON_DISK, (shutil.disk_usage(there).free + disk_use(root).bytes) // 10)
 
 
 def clear_disk(root: Path) -> DiskUse:

@@ -33,7 +33,7 @@ from halo_weave.engines.base import (
 from halo_weave.engines.flat_prompt import NEVER, FlatPrompt, Observation
 from halo_weave.engines.llama import library
 from halo_weave.engines.llama.attention_capture import has_c_callback
-from halo_weave.engines.llama.cache_files import CacheFiles, Span, cache_key, window_key
+from halo_weave.engines.llama.cache_files import CacheFiles, Span, cache_key, disk_quota, window_key
 from halo_weave.engines.llama.cache_plan import plan_cache
 from halo_weave.engines.llama.cell_sources import (
     borrow,
@@ -87,7 +87,7 @@ class EngineLimits:
     kv_type: KvType = "f16"  # how keys are stored; values take 16 bits at least, since attention is read
     batch: int | None = None  # tokens per decode while a prompt is read
     cells: Path | None = None  # folder for cells on disk; None: they are in memory only
-    cells_bytes: int = 4 << 30  # most that may lie there
+    cells_bytes: int | None = None  # most that may lie there; None: a tenth of what is free, at most 10 GB
 
 
 class LlamaEngine(Engine):
@@ -521,12 +521,13 @@ class LlamaEngine(Engine):
 
     def _open_disk(self) -> CacheFiles | None:
         limits = self.limits
-        if limits.cells is None or limits.cells_bytes <= 0 or not self.info.abilities.cuts:
+        if limits.cells is None or not self.info.abilities.cuts:
+            return None
+        quota = disk_quota(limits.cells) if limits.cells_bytes is None else limits.cells_bytes
+        if quota <= 0:
             return None
         facts = self.info.tokenizer, limits.kv_type, self.shape.sliding
-        return CacheFiles(
-            limits.cells, cache_key(self.model.path, self.model.library, *facts), limits.cells_bytes
-        )
+        return CacheFiles(limits.cells, cache_key(self.model.path, self.model.library, *facts), quota)
 
     def _fetch(self, window: str, cache: KvCache, prompt: FlatPrompt, mode: Mode, watch: Observation) -> None:
         """What need not be computed, since it lies on disk or another window has it."""
