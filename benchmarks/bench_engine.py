@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.cell_kills import drill
+from benchmarks.engine_borrow import cross_window_speedup, lent_quality
 from benchmarks.engine_loss import SEEN, kv_types, nll, nll_ahead
 from benchmarks.engine_readings import BUDGET, turns_between_readings
 from benchmarks.engine_speed import capture_ratio, plain_ratio
@@ -187,8 +188,8 @@ def _checked(ok: bool, why: str, measure: Callable[[], Any]) -> Any:
     return None
 
 
-PARTS = ("capture", "turn", "nll", "ahead", "kv", "rounds", "plain", "readings", "kills")
-KILLS = 100
+PARTS = ("capture", "turn", "lent", "nll", "ahead", "kv", "rounds", "plain", "readings", "kills")
+KILLS, QUESTIONS = 100, 20
 
 
 def main() -> None:
@@ -223,6 +224,13 @@ def main() -> None:
         for measured in (restart_speedup, switch_speedup) if "turn" in wanted else ():
             note(f"{measured.__name__}: {LIVE} live tokens")
             result[measured.__name__] = measured(path, Path(folder)) if cuts and fits else None
+        if "lent" in wanted:
+            note("cross_window_speedup: 450 tokens of another window return")
+            result["cross_window_speedup"] = _checked(
+                cuts and fits,
+                "a cache that cannot be cut, or a context that is too small",
+                lambda: cross_window_speedup(path, Path(folder), options.repeats or REPEATS),
+            )
         there = any(options.data.glob("*.json"))
         if "kv" in wanted:
             note("kv_q8_0: keys in 8 bits")
@@ -275,6 +283,13 @@ def measure(
         fits = engine.info.context > LIVE + PRUNED + RETURNING
         why = "its context is too small" if abilities.cuts else cannot_cut
         result["turn_speedup"] = _checked(abilities.cuts and fits, why, lambda: turn_speedup(engine, repeats))
+    if "lent" in wanted:
+        note("lent_quality: questions in a new window about another one")
+        calibration = load_or_calibrate(engine, calibration_folder(folder), lambda *_: None)
+        count = options.dialogues or max(4, round(QUESTIONS * share))
+        result["lent_quality"] = _checked(
+            abilities.cuts, cannot_cut, lambda: lent_quality(engine, calibration, options.data, count)
+        )
     if "nll" in wanted:
         note(f"nll: dialogues of {options.data}")
         count = options.dialogues or max(1, round(DIALOGUES * share))

@@ -175,6 +175,12 @@ class OpenWindow:
     def live_keys(self) -> frozenset[ChunkKey]:
         return frozenset(chunk.key for chunk in self.window.chunks)
 
+    @property
+    def own_turns(self) -> frozenset[int]:
+        """The turns that were said in this window, by their ids."""
+        here = self.record.id
+        return frozenset(key.turn_id for key, origin in self.chunk_origins.items() if origin.window == here)
+
     def note_origin(self, chunk: Chunk, origin: ChunkOrigin) -> None:
         """Note where a chunk comes from, and the annotation of its turn."""
         if len(chunk) != chunk.span:

@@ -130,10 +130,11 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runt
     readings = list(open_window.resurrectable(request.resurrect).values())
     with open_window.guard:
         chunks = [*open_window.window.chunks, *(one.chunk for one in readings)]
-        origins, foreign, said = (
+        origins, foreign, said, own = (
             dict(open_window.annotations),
             set(open_window.retokenized),
             dict(open_window.said),
+            open_window.own_turns,
         )
     for one in readings:
         said[one.chunk.key.turn_id] = one.record.said
@@ -150,6 +151,7 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runt
         effort=open_window.settings.effort,
         words=open_window.engine.tokenize(request.text) if request.text else None,
         said=said,
+        own=own,
     )
 
 

@@ -214,12 +214,14 @@ class PromptBuilder:
         effort: str | None = None,
         recently_resurrected: Collection[ChunkKey] = (),
         said: Mapping[int, datetime] | None = None,
+        own: frozenset[int] = frozenset(),
     ) -> WindowPrompt:
         """What should be live. A reply in progress stands last, after the header of its turn.
 
         `origins`: what is told of turns, by their ids. `foreign`: the starts of chunks under another tokenizer. Control
         tokens stand in frames only: in a chunk they are read as words. `guests`: chunks that were resurrected lately.
-        `said`: when turns were said, by their ids; quotations stand in that order.
+        `said`: when turns were said, by their ids; quotations stand in that order. `own`: the turns that were said in this
+        window, which lends their cells to others.
         """
         reply = window.reply
         if reply is None:
@@ -228,7 +230,7 @@ class PromptBuilder:
         turns = _turns_of(ordered, origins)
         pieces = self._pieces(turns, system, effort)
         live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
-        writer = _Writer(self, live)
+        writer = _Writer(self, live, own)
         for piece in pieces:
             if piece.part == "prompt":
                 writer.frame(piece.text, reply.turn_id, "header")
@@ -241,7 +243,7 @@ class PromptBuilder:
         unread = np.flatnonzero(missing) - np.arange(int(missing.sum()))
         if reply.ids:
             labels = np.arange(reply.start, reply.start + len(reply.ids), dtype=np.int64)
-            writer.segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32)))
+            writer.segments.append(Segment("chunk", labels, np.array(reply.ids, np.int32), lendable=True))
         read_from = next((first for turn_id, first in writer.firsts if turn_id == reply.answers), None)
         before = sum(
             len(chunk) for turn in turns for chunk in turn.chunks if chunk.key.turn_id != reply.answers
@@ -261,6 +263,7 @@ class PromptBuilder:
             ),
             tools=parse_tool_declarations(system.tools),
             effort=effort,
+            borrows=True,
         )
 
     def ahead(
@@ -274,6 +277,7 @@ class PromptBuilder:
         effort: str | None = None,
         words: Tokens | None = None,
         said: Mapping[int, datetime] | None = None,
+        own: frozenset[int] = frozenset(),
     ) -> Prompt:
         """The beginning of the next prompt, whatever is sent: these chunks, and the frame of a message.
 
@@ -289,7 +293,7 @@ class PromptBuilder:
             coming = _message_of([(_COMING, (typed,), origin)], Role.USER)
             live[typed.start] = _labels(UNSENT, len(words))
         turns.append(coming)
-        writer = _Writer(self, live)
+        writer = _Writer(self, live, own)
         last = len(turns) - 1 + bool(system.text)
         for piece in self._pieces(turns, system, effort):
             ends = piece.part == "prompt" or (piece.message == last and piece.part != "header")
@@ -300,7 +304,7 @@ class PromptBuilder:
             if ends and not words:
                 break
         read_from = next((first for turn_id, first in writer.firsts if turn_id == _COMING), None)
-        return Prompt(writer.segments, 0, read_from)
+        return Prompt(writer.segments, 0, read_from, borrows=True)
 
     def _pieces(self, turns: Sequence[_Message], system: SystemPrompt, effort: str | None) -> Sequence[Piece]:
         tools = parse_tool_declarations(system.tools)
@@ -450,8 +454,11 @@ def _turn_of(part: _Literal | Chunk) -> int:
 class _Writer:
     """Turns pieces of the template into segments whose labels are the same from turn to turn."""
 
-    def __init__(self, prompt_builder: PromptBuilder, live: Mapping[int, Positions]) -> None:
-        self.prompt_builder, self.live = prompt_builder, live  # labels of the live chunks, by their start
+    def __init__(
+        self, prompt_builder: PromptBuilder, live: Mapping[int, Positions], own: frozenset[int]
+    ) -> None:
+        self.prompt_builder, self.live = prompt_builder, live  # the labels of the live chunks, by their start
+        self.own = own  # ids of the turns that were said in this window
         self.segments: list[Segment] = []
         self.firsts: list[tuple[int, int]] = []  # the first label of each turn's chunks
         self._system = 0  # number of system pieces so far
@@ -529,7 +536,7 @@ class _Writer:
 
     def _add_tokens(self, turn_id: int, labels: Positions, ids: Ids) -> None:
         self.firsts.append((turn_id, int(labels[0])))
-        self.segments.append(Segment("chunk", labels, ids))
+        self.segments.append(Segment("chunk", labels, ids, lendable=turn_id in self.own))
 
     def _add_rest(self, raw: bytes, turn_id: int, slot: _Slot) -> None:
         if raw:

@@ -491,6 +491,7 @@ class Runtime:
         """Another server has changed something: notify the watchers here."""
         if news.event == "erased" and news.window is not None:  # text in the window's cache was deleted
             for engine in self.engines:
+                engine.erase((), [news.window])
                 engine.forget(news.window)
         elif news.window is None:
             self.hubs.publish(WindowChanged())

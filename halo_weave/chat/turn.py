@@ -484,6 +484,7 @@ class Turn:
             effort=self.settings.effort,
             recently_resurrected=self.open_window.recently_resurrected,
             said=self.open_window.said,
+            own=self.open_window.own_turns,
         )
         marks = self.engine.facts.marks
         if first and not self.request.opening:

@@ -140,7 +140,11 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
     ],
     "disk_cache": Annotated[
         int | None,
-        typer.Option("--disk-cache", min=0, help="GB for the KV cache on disk; 0: none. Default: 4."),
+        typer.Option(
+            "--disk-cache",
+            min=0,
+            help="GB for the KV cache on disk; 0: none. Default: a tenth of what is free, at most 10.",
+        ),
     ],
     "ram_cache": Annotated[
         int | None,

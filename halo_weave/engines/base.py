@@ -132,6 +132,7 @@ class Segment:
         Positions  # (n,), unique within the prompt: a token's position, or a negative number if it has none
     )
     ids: Ids  # (n,)
+    lendable: bool = False  # said in this window of the memory: its cells may be used in other windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,8 @@ class Prompt:
     read_from: int | None = (
         None  # label from which `Capture.reading` rows are captured (the first of the user turn)
     )
+    # Whether the labels are positions in this server's memory: then cells of its chunks may come from other windows.
+    borrows: bool = field(default=False, kw_only=True)
     # The same for engines that take messages. The reply so far comes last, as an assistant message.
     messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
     recently_resurrected: frozenset[ChatMessage] = field(
@@ -315,6 +318,8 @@ class Engine(Protocol):
         A span begins with the message that was deleted, in whole or in part, and ends with the deleted part. `windows`
         have read them at some time. Cells of later text were computed while the deleted text was visible: they are
         dropped, and computed again before the next reply.
+        So is what other windows took from them. Without spans, which tokens were deleted is not known: nothing of these
+        windows is used any more.
         """
 
     def close(self) -> None:

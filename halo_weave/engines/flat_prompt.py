@@ -26,6 +26,8 @@ class FlatPrompt:
     labels: Positions  # (n,)
     ids: Ids  # (n,)
     kinds: Kinds  # (n,)
+    lendable: npt.NDArray[np.bool_]  # (n,), said in this window of the memory
+    borrows: bool = False  # labels are positions of the memory
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -40,6 +42,8 @@ class FlatPrompt:
             labels=np.concatenate([segment.labels for segment in segments]).astype(np.int64),
             ids=np.concatenate([segment.ids for segment in segments]).astype(np.int32),
             kinds=np.concatenate([np.full(len(s.labels), KINDS[s.kind], dtype=np.uint8) for s in segments]),
+            lendable=np.concatenate([(s.labels >= 0) & s.lendable for s in segments]),
+            borrows=prompt.borrows,
         )
         if len(flat.ids) != len(flat.labels):
             raise BadInput(f"The prompt has {len(flat.ids)} token ids for {len(flat.labels)} labels.")
@@ -60,6 +64,14 @@ class FlatPrompt:
         """Whether tokens at the same position are the same: those on disk may be of another conversation."""
         _, here, there = np.intersect1d(self.labels, tokens.labels, assume_unique=True, return_indices=True)
         return bool(((self.ids[here] == tokens.ids[there]) | (self.labels[here] < 0)).all())
+
+    def has(self, labels: Positions, ids: Ids, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which of these tokens are among the wanted ones of the prompt."""
+        order = np.argsort(self.labels[wanted])
+        known, texts = self.labels[wanted][order], self.ids[wanted][order]
+        at = np.minimum(np.searchsorted(known, labels), len(known) - 1)
+        same: npt.NDArray[np.bool_] = (known[at] == labels) & (texts[at] == ids)
+        return same
 
     def index_of(self, label: int) -> int:
         found = np.flatnonzero(self.labels == label)
@@ -120,6 +132,16 @@ class Observation:
     def compute_from(self) -> int:
         """From which token on the prompt must be computed. A token's surprisal is known from the one before it."""
         return max(0, min(self.rows_from, self.surprisal_from - 1), self.known)
+
+
+def latest_in_sight(labels: Positions, kinds: Kinds, known: Positions) -> Positions:
+    """For each token of a prompt the latest position that it was computed in sight of, itself included.
+
+    `known`: of tokens that are not computed now; -1 for those that are. A chunk without positions could be of any time.
+    """
+    own = np.where((labels < 0) & (kinds == CHUNK), NEVER, labels)
+    before = np.maximum.accumulate(np.maximum(own, known))
+    return np.where(known < 0, before, np.maximum(own, known))
 
 
 def attention_row(

@@ -39,9 +39,13 @@ class Heard:
 class Talk:
     """Turns by number; each is one chunk, live or asleep."""
 
-    def __init__(self, engine: Engine, window: str, system: str = "You are helpful.") -> None:
+    def __init__(
+        self, engine: Engine, window: str, system: str = "You are helpful.", *, memory: bool = False
+    ) -> None:
+        """`memory`: its labels are positions of the memory, as in the windows of the product."""
         self.engine, self.window = engine, window
-        self.system = system
+        self.system, self.memory = system, memory
+        self.quoted: set[int] = set()  # turns that were said in another window
         self.turns: list[tuple[Role, int, Tokens]] = []
         self.asleep: set[int] = set()
         self.next = 0
@@ -50,6 +54,13 @@ class Talk:
         tokens = self.engine.tokenize(text) if isinstance(text, str) else text
         self.turns.append((role, self.next, tokens))
         self.next += len(tokens)
+        return len(self.turns) - 1
+
+    def quote(self, other: Talk, number: int) -> int:
+        """A turn of another window stands here, too."""
+        self.turns.append(other.turns[number])
+        self.quoted.add(len(self.turns) - 1)
+        self.next = max(self.next, other.next)
         return len(self.turns) - 1
 
     def live(self) -> Iterable[tuple[int, Role, int, Tokens]]:
@@ -77,14 +88,15 @@ class Talk:
                     segments.append(Segment("system", down(-1 - system, len(tokens)), tokens.ids))
                     system += len(tokens)
             elif piece.said:
-                _, _, start, said = live[turn]
+                which, _, start, said = live[turn]
                 labels = np.arange(start, start + len(said), dtype=np.int64)
-                segments.append(Segment("chunk", labels, said.ids))
+                lendable = self.memory and which not in self.quoted
+                segments.append(Segment("chunk", labels, said.ids, lendable))
             else:
                 number = live[turn][0] if turn < len(live) else len(self.turns)
                 first = -1050 if piece.part == "footer" else -1000
                 segments.append(Segment("frame", down(first - 100 * number, len(tokens)), tokens.ids))
-        return Prompt(segments, self.next, read_from, messages=(*told, *messages))
+        return Prompt(segments, self.next, read_from, messages=(*told, *messages), borrows=self.memory)
 
     def hear(
         self,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from halo_weave.engines.base import NAMELESS
 from halo_weave.engines.llama.cache_plan import (
     CachedTokens,
     CachePlan,
@@ -99,6 +100,38 @@ def test_any_plan_leads_to_the_prompt_and_never_puts_two_tokens_at_one_place(
         if len(labels) + reserve <= LIMIT:
             assert plan.places[-1] + 1 + reserve <= LIMIT
         assert np.all(np.diff(plan.places) > 0)
+
+
+@st.composite
+def histories_with_others(draw: st.DrawFn) -> list[tuple[list[int], int, list[int]]]:
+    """Rounds of: which tokens said so far are live, how many new ones follow, and which another window has read."""
+    rounds, said = [], 0
+    for _ in range(draw(st.integers(1, 6))):
+        keep = sorted(draw(st.sets(st.integers(0, said - 1), max_size=60))) if said else []
+        new = draw(st.integers(1, 30))
+        first = draw(st.integers(0, said + new))
+        rounds.append((keep, new, list(range(first, first + draw(st.integers(0, 40))))))
+        said += new
+    return rounds
+
+
+@given(histories_with_others())
+@settings(max_examples=200, deadline=None)
+def test_what_other_windows_have_read_comes_to_its_place_in_order(
+    history: list[tuple[list[int], int, list[int]]],
+) -> None:
+    """As above, with windows that have read some of it at places of their own."""
+    live, said = held([]), 0
+    for keep, new, known in history:
+        labels = np.array([*keep, *range(said, said + new)], np.int64)
+        said += new
+        ids = (labels * 7 % 5).astype(np.int32)
+        known = [label for label in known if label < said]
+        places = np.cumsum(np.array(known, np.int32) % 3 + 1)
+        others = [CachedTokens(np.array(known, np.int64), np.array(known, np.int32) * 7 % 5, places, True)]
+        others = others if known else []
+        plan = plan_cache(live, others, labels, ids, limit=LIMIT, reserve=5, compute_from=10**9)
+        live = execute_plan(plan, live, others, labels, ids)
 
 
 def conversation(count: int) -> tuple[CachedTokens, np.ndarray, np.ndarray]:
@@ -292,3 +325,42 @@ def test_cells_are_given_out_as_llama_cpp_does(actions: list[int | set[int] | No
             with pytest.raises(BadInput, match="do not fit"):
                 cells.take(action)
         assert cells.free == 64 - sum(used)
+
+
+# From other windows
+
+
+def elsewhere(labels: np.ndarray, first: int = 500) -> CachedTokens:
+    places = np.arange(first, first + len(labels), dtype=np.int32)
+    return CachedTokens(labels, (labels + 100).astype(np.int32), places, elsewhere=True)
+
+
+def test_what_another_window_has_read_follows_its_neighbour_here() -> None:
+    live, _, _ = conversation(10)
+    plan = plan_for(live, [elsewhere(np.arange(200, 230))], np.r_[0:10, 200:230, 300])
+    assert plan.steps == (Restore(10, 40, 0, 0), Compute(40, 41))
+    assert plan.places.tolist() == list(range(41))
+    assert plan.restored == 30
+
+
+def test_cells_of_the_window_itself_come_before_those_of_another() -> None:
+    whole, _, _ = conversation(50)
+    live, own = whole.part(np.r_[0:10, 30:50]), whole.part(np.arange(10, 30))
+    for saved, run in ([own, elsewhere(own.labels)], 0), ([elsewhere(own.labels), own], 1):
+        assert plan_for(live, saved, np.arange(51)).steps == (Restore(10, 30, run, 0), Compute(50, 51))
+
+
+def test_few_tokens_of_another_window_are_computed() -> None:
+    """So few could be the same in a memory that was replaced by another one."""
+    live, _, _ = conversation(10)
+    plan = plan_for(live, [elsewhere(np.arange(200, 207))], np.r_[0:10, 200:207, 300])
+    assert (plan.restored, plan.computed) == (0, 8)
+
+
+def test_frames_of_another_window_are_computed() -> None:
+    live, _, _ = conversation(10)
+    other = elsewhere(np.r_[NAMELESS, 200:220, NAMELESS - 1])
+    prompt = np.r_[0:10, -7, 200:220, -8, 300]
+    ids = np.r_[100:110, int(other.ids[0]), 300:320, int(other.ids[-1]), 400].astype(np.int32)
+    plan = plan_cache(live, [other], prompt, ids, limit=1000, reserve=10, compute_from=10**9)
+    assert (plan.restored, plan.computed) == (20, 3)

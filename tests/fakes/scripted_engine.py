@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Floats
-from halo_weave.core.tokens import Ids, Role, Tokens
+from halo_weave.core.tokens import Ids, Positions, Role, Tokens
 from halo_weave.engines.base import (
+    GIVEN,
     Capabilities,
     Capture,
     Engine,
@@ -33,7 +34,7 @@ from halo_weave.engines.base import (
 )
 from halo_weave.engines.flat_prompt import CHUNK, FlatPrompt, Kinds, attention_row
 from halo_weave.engines.llama.cache_files import overlaps_any
-from halo_weave.engines.llama.cache_plan import CachedTokens, Restore, all_before, count_before, plan_cache
+from halo_weave.engines.llama.cache_plan import CachedTokens, Restore, plan_cache
 from halo_weave.engines.stop_strings import StopStrings
 from halo_weave.engines.templates.messages import ChatMessage, ChatPrompt, Piece
 from halo_weave.engines.templates.model_template import ModelTemplate, TemplateFacts
@@ -374,6 +375,7 @@ class ScriptedEngine(Engine):
             np.append(flat.labels, np.int64(label)),
             np.append(flat.ids, np.int32(id)),
             np.append(flat.kinds, np.uint8(CHUNK)),
+            np.append(flat.lendable, np.False_),
         )
         place = np.int32(kept.live.places[-1] + 1)
         with self.lock:
@@ -381,6 +383,21 @@ class ScriptedEngine(Engine):
                 kept.clean += 1
             kept.live = CachedTokens(flat.labels, flat.ids, np.append(kept.live.places, place))
         return flat
+
+
+def all_before(labels: Positions, first: int) -> bool:
+    """Whether tokens that follow each other surely stand before label `first`. What has no position says nothing of that."""
+    known = labels[labels > GIVEN]
+    return bool(len(known)) and int(known.max()) < first
+
+
+def count_before(labels: Positions, first: int) -> int:
+    """How many live tokens surely stand before label `first`: up to the last one that was said before, or the system prompt."""
+    earlier = np.flatnonzero((labels >= 0) & (labels < first))
+    if not len(earlier):
+        unsaid = labels[: int(np.argmax(np.append(labels >= 0, True)))]
+        earlier = np.flatnonzero(unsaid > GIVEN)  # a frame may stand later, and has a label below
+    return int(earlier[-1]) + 1 if len(earlier) else 0
 
 
 def _surprisal(before: Ids, id: int) -> float:

@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Positions
-from halo_weave.engines.base import GIVEN, NAMELESS
+from halo_weave.engines.base import NAMELESS
 from halo_weave.errors import BadInput
 
 Places = npt.NDArray[np.int32]
+COMPUTED_OF_BORROWED = 0  # so many tokens at the beginning of what comes from another window are computed
+LEAST_BORROWED = 8  # fewer tokens are computed: so few could be the same by chance in another memory
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,6 +26,7 @@ class CachedTokens:
     labels: Positions  # (n,), unique
     ids: Ids  # (n,)
     places: Places  # (n,), strictly increasing
+    elsewhere: bool = False  # computed in another window: their places say nothing about this one
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -33,7 +36,7 @@ class CachedTokens:
         return zip(self.labels.tolist(), self.ids.tolist(), strict=True)
 
     def part(self, index: npt.NDArray[np.intp] | slice) -> CachedTokens:
-        return CachedTokens(self.labels[index], self.ids[index], self.places[index])
+        return CachedTokens(self.labels[index], self.ids[index], self.places[index], self.elsewhere)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +104,6 @@ def split_runs(labels: Positions, most: int) -> Iterator[slice]:
     yield slice(start, len(labels))
 
 
-def all_before(labels: Positions, first: int) -> bool:
-    """Whether tokens that follow each other surely stand before label `first`. What has no position says nothing of that."""
-    known = labels[labels > GIVEN]
-    return bool(len(known)) and int(known.max()) < first
-
-
-def count_before(labels: Positions, first: int) -> int:
-    """How many live tokens surely stand before label `first`: up to the last one that was said before, or the system prompt."""
-    earlier = np.flatnonzero((labels >= 0) & (labels < first))
-    if not len(earlier):
-        unsaid = labels[: int(np.argmax(np.append(labels >= 0, True)))]
-        earlier = np.flatnonzero(unsaid > GIVEN)  # a frame may stand later, and has a label below
-    return int(earlier[-1]) + 1 if len(earlier) else 0
-
-
 def plan_cache(
     live: CachedTokens,
     saved: Sequence[CachedTokens],
@@ -146,13 +134,15 @@ def plan_cache(
     source = _match(live, saved, labels, ids, compute_from)
     returning: dict[int, tuple[int, int]] = {}
     if saved:
-        # By its id, too: system prompts with and without tools have the same labels.
-        where = {token: (run, at) for run, held in enumerate(saved) for at, token in enumerate(held)}
+        # By its id, too: system prompts with and without tools have the same labels. Cells of this window come first.
+        runs = sorted(enumerate(saved), key=lambda one: not one[1].elsewhere)
+        where = {token: (run, at) for run, held in runs for at, token in enumerate(held)}
         for i in np.flatnonzero(source[:compute_from] < 0).tolist():
             found = where.get((int(labels[i]), int(ids[i])))
             # The first token of all gathers attention as no other does: it must be computed as the first.
             if i and found:
                 returning[i] = found
+        _compute_first_of_borrowed(saved, labels, returning)
         _restore_adjacent_frames(saved, labels, ids, source, returning, compute_from)
     return _lay_out(live, saved, source, returning, limit=limit, reserve=reserve)
 
@@ -208,6 +198,21 @@ def _keep_adjacent_frames(
                 source[i], free[beside] = beside, False
 
 
+def _compute_first_of_borrowed(
+    saved: Sequence[CachedTokens], labels: Positions, returning: dict[int, tuple[int, int]]
+) -> None:
+    """Of each stretch that comes from another window the first tokens are computed, and the whole of a short one.
+
+    At its beginning a text looks most at what stands before it, which is something else here.
+    """
+    borrowed = np.array(sorted(i for i, (run, _) in returning.items() if saved[run].elsewhere), np.intp)
+    follows = (np.diff(borrowed) == 1) & (np.diff(labels[borrowed]) == 1)
+    for stretch in np.split(borrowed, np.flatnonzero(~follows) + 1):
+        first = len(stretch) if len(stretch) < LEAST_BORROWED else COMPUTED_OF_BORROWED
+        for i in stretch[:first].tolist():
+            del returning[i]
+
+
 def _restore_adjacent_frames(
     saved: Sequence[CachedTokens],
     labels: Positions,
@@ -221,6 +226,8 @@ def _restore_adjacent_frames(
         for i in sorted(returning, reverse=step < 0):
             (run, at), j = returning[i], i + step
             held = saved[run]
+            if held.elsewhere:
+                continue
             while 0 < j < compute_from and source[j] < 0 and j not in returning and labels[j] < 0:
                 at += step
                 if not (0 <= at < len(held) and held.labels[at] <= NAMELESS and held.ids[at] == ids[j]):
@@ -240,17 +247,19 @@ def _lay_out(
 ) -> CachePlan:
     """Give every token its place and put the work in order."""
     count = len(source)
-    wished = np.full(count, -1, dtype=np.int64)
+    old = np.full(count, -1, dtype=np.int64)
     stays = source >= 0
-    wished[stays] = live.places[source[stays]]
+    old[stays] = live.places[source[stays]]
+    wished = old.copy()
     for i, (run, at) in returning.items():
-        wished[i] = saved[run].places[at]
+        old[i] = saved[run].places[at]
+        wished[i] = -1 if saved[run].elsewhere else old[i]
     places = _arrange(wished, stays)
     # Closing the holes is worth a shift only when places run out.
     compacted = int(places[-1]) + 1 + reserve > limit and int(places[-1]) > count - 1
     if compacted:
         places = np.arange(count, dtype=np.int64)
-    steps = tuple(_work(source, returning, wished, places))
+    steps = tuple(_work(source, returning, old, places))
     return CachePlan(
         kept=source[stays],
         removed=np.setdiff1d(np.arange(len(live)), source[stays]),
@@ -265,7 +274,7 @@ def _lay_out(
 
 
 def _arrange(wished: npt.NDArray[np.int64], stays: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Places as near to the wished ones as order allows. What is computed follows its neighbour on the left.
+    """Places as near to the wished ones as order allows. What is computed or borrowed follows its neighbour on the left.
 
     Asleep tokens return to their old place if it is still free between their neighbours.
     """
@@ -297,7 +306,7 @@ def _moves(old: npt.NDArray[np.int64], new: npt.NDArray[np.int64]) -> Iterator[_
 def _work(
     source: npt.NDArray[np.intp],
     returning: dict[int, tuple[int, int]],
-    wished: npt.NDArray[np.int64],
+    old: npt.NDArray[np.int64],
     places: npt.NDArray[np.int64],
 ) -> Iterator[Restore | Compute]:
     """Stretches of tokens that return together, and stretches that are computed together, in time order."""
@@ -310,8 +319,7 @@ def _work(
         if start in returning:
             run, at = returning[start]
             while (
-                returning.get(i) == (run, at + i - start)
-                and places[i] - places[start] == wished[i] - wished[start]
+                returning.get(i) == (run, at + i - start) and places[i] - places[start] == old[i] - old[start]
             ):
                 i += 1
             yield Restore(start, i, run, at)

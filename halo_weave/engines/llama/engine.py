@@ -6,7 +6,7 @@ import atexit
 import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -18,7 +18,6 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Ids, Tokens
 from halo_weave.engines.base import (
-    NAMELESS,
     Capture,
     Engine,
     GenerationEnd,
@@ -34,8 +33,15 @@ from halo_weave.engines.base import (
 from halo_weave.engines.flat_prompt import NEVER, FlatPrompt, Observation
 from halo_weave.engines.llama import library
 from halo_weave.engines.llama.attention_capture import has_c_callback
-from halo_weave.engines.llama.cache_files import CacheFiles, Span, cache_key, token_keys
+from halo_weave.engines.llama.cache_files import CacheFiles, Span, cache_key, disk_quota, window_key
 from halo_weave.engines.llama.cache_plan import plan_cache
+from halo_weave.engines.llama.cell_sources import (
+    borrow,
+    copy_shared_prefix,
+    restore_from_disk,
+    save_evicted,
+    save_window,
+)
 from halo_weave.engines.llama.kv_cache import CellsRejected, ContextConfig, ErasedSpan, KvCache, PrefixContext
 from halo_weave.engines.llama.model import Model, physical_cores
 from halo_weave.engines.llama.model_info import (
@@ -55,80 +61,6 @@ from halo_weave.engines.templates.renderer import TemplateRenderer
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.models.gguf_header import read_header
 from halo_weave.models.memory_estimate import KvType, kv_bytes_per_token, kv_cache_limit
-
-
-def restore_from_disk(
-    disk: CacheFiles, window: str, cache: KvCache, prompt: FlatPrompt, *, asleep: bool
-) -> None:
-    """All that was live comes back if the cache is new, and what the prompt wakes if that is wanted."""
-    if cache.rebuild_reason:
-        return
-    if cache.new:
-        cache.new = False
-        _restore_live(disk, window, cache, prompt)
-    if asleep:
-        here = [
-            token_keys(held.labels, held.ids) for held in (cache.live, *(g.tokens for g in cache.evicted))
-        ]
-        wanted = np.setdiff1d(token_keys(prompt.labels, prompt.ids), np.concatenate(here))
-        found = disk.asleep(window, wanted) if len(wanted) else []
-        cache.evicted += [
-            evicted_cells for evicted_cells in found if prompt.is_consistent_with(evicted_cells.tokens)
-        ]
-
-
-def _restore_live(disk: CacheFiles, window: str, cache: KvCache, prompt: FlatPrompt) -> None:
-    saved = disk.live(window)
-    if saved is None or sum(len(part.tokens) for part in saved.parts) > len(cache.cells):
-        return
-    try:
-        cache.take_in(saved)
-        if not prompt.is_consistent_with(
-            cache.live
-        ):  # other words at these positions: only what begins alike is the same
-            cache.labels[: cache.count] = np.arange(NAMELESS, NAMELESS - cache.count, -1)
-    except EngineError:  # of no use to this library
-        cache.reset()
-
-
-def copy_shared_prefix(cache: KvCache, others: Iterable[KvCache], prompt: FlatPrompt) -> None:
-    """A cache with nothing in it takes what another window begins with, as the system prompt, instead of reading it.
-
-    Windows have contexts of their own, between which llama.cpp cannot share cells: they are copied. Whole batches only, so
-    that a reply does not depend on which other windows there are.
-    """
-    if cache.count or cache.rebuild_reason or not cache.settled:
-        return
-    known = [(_shared_prefix_length(other, prompt.ids[:-1]), other) for other in others if other is not cache]
-    count, other = max(known, key=lambda one: one[0], default=(0, cache))
-    count = min(count, len(cache.cells)) // cache.shape.batch * cache.shape.batch
-    if count:
-        with contextlib.suppress(EngineError):
-            cache.take_in(other.saved(count))
-
-
-def _shared_prefix_length(cache: KvCache, ids: Ids) -> int:
-    """How many of the first live tokens are these, as reading them anew would make them."""
-    most = 0 if cache.rebuild_reason or not cache.settled or cache.erased else min(cache.clean, len(ids))
-    return int(np.argmin(np.append(cache.ids[:most] == ids[:most], False)))
-
-
-def save_evicted(disk: CacheFiles | None, window: str, cache: KvCache) -> None:
-    """What fell asleep in a turn goes to disk behind it."""
-    for evicted_cells in cache.fresh:
-        if disk:
-            disk.keep(window, evicted_cells)
-    cache.fresh.clear()
-
-
-def save_window(disk: CacheFiles | None, window: str, cache: KvCache) -> None:
-    """The window gives way; what was live in it goes to disk."""
-    if disk and cache.settled and not cache.rebuild_reason:
-        cache.drop_erased()
-    if disk and cache.count and cache.settled and not cache.rebuild_reason:
-        with contextlib.suppress(EngineError):
-            disk.save_live(window, cache.saved())
-
 
 Mode = Literal["splice", "exact"]
 
@@ -155,7 +87,7 @@ class EngineLimits:
     kv_type: KvType = "f16"  # how keys are stored; values take 16 bits at least, since attention is read
     batch: int | None = None  # tokens per decode while a prompt is read
     cells: Path | None = None  # folder for cells on disk; None: they are in memory only
-    cells_bytes: int = 4 << 30  # most that may lie there
+    cells_bytes: int | None = None  # most that may lie there; None: a tenth of what is free, at most 10 GB
 
 
 class LlamaEngine(Engine):
@@ -318,8 +250,13 @@ class LlamaEngine(Engine):
 
     def erase(self, spans: Sequence[Span], windows: Collection[str] = ()) -> None:
         def erase_all() -> Generator[GenerationEvent | None]:
+            readers = {window_key(window) for window in windows}
             for window in {*self.caches, *windows}:
-                erased = [ErasedSpan(first, last, window in windows) for first, last in spans]
+                read = window in windows
+                erased = [ErasedSpan(first, last, read) for first, last in spans]
+                lent = window in self.caches and self.caches[window].borrowed_from(readers)
+                if lent or (read and not spans):  # which tokens it is, is not known here
+                    erased.append(ErasedSpan(0, NEVER, read=True))
                 if window in self.caches:
                     self.caches[window].erase(erased)
                 else:  # a turn that has begun may still bring them into a cache
@@ -353,7 +290,7 @@ class LlamaEngine(Engine):
             if cache.reader and capture:
                 cache.reader.choose(capture)
             with Sampler(self.model, sampling, prompt.ids) as sampler:
-                self._fetch(window, cache, prompt, mode)
+                self._fetch(window, cache, prompt, mode, watch)
                 reading = self._read(
                     cache, prompt, sampling.max_new_tokens, watch, mode, batch=self.shape.batch
                 )
@@ -375,7 +312,7 @@ class LlamaEngine(Engine):
             self._drop_erased(cache, prompt)
             if cache.reader and watch.capture:
                 cache.reader.choose(watch.capture)
-            self._fetch(window, cache, prompt, mode)
+            self._fetch(window, cache, prompt, mode, watch)
             if np.array_equal(cache.live.ids, prompt.ids):
                 return
             batch = min(self.shape.batch, READ_AHEAD_BATCH)
@@ -588,19 +525,22 @@ class LlamaEngine(Engine):
 
     def _open_disk(self) -> CacheFiles | None:
         limits = self.limits
-        if limits.cells is None or limits.cells_bytes <= 0 or not self.info.abilities.cuts:
+        if limits.cells is None or not self.info.abilities.cuts:
+            return None
+        quota = disk_quota(limits.cells) if limits.cells_bytes is None else limits.cells_bytes
+        if quota <= 0:
             return None
         facts = self.info.tokenizer, limits.kv_type, self.shape.sliding
-        return CacheFiles(
-            limits.cells, cache_key(self.model.path, self.model.library, *facts), limits.cells_bytes
-        )
+        return CacheFiles(limits.cells, cache_key(self.model.path, self.model.library, *facts), quota)
 
-    def _fetch(self, window: str, cache: KvCache, prompt: FlatPrompt, mode: Mode) -> None:
+    def _fetch(self, window: str, cache: KvCache, prompt: FlatPrompt, mode: Mode, watch: Observation) -> None:
         """What need not be computed, since it lies on disk or another window has it."""
         if self.disk:
             restore_from_disk(self.disk, window, cache, prompt, asleep=mode == "splice")
         if self.info.abilities.cuts:
             copy_shared_prefix(cache, self.caches.values(), prompt)
+            if mode == "splice":
+                borrow(window, cache, self.caches, self.disk, prompt, watch.compute_from)
 
     def _put_aside(self, window: str) -> None:
         save_window(self.disk, window, self.caches[window])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,19 +13,26 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Positions
 from halo_weave.engines.base import NAMELESS, UNSENT
-from halo_weave.engines.flat_prompt import CHUNK, NEVER, FlatPrompt, Kinds, Observation, attention_row
+from halo_weave.engines.flat_prompt import (
+    CHUNK,
+    NEVER,
+    FlatPrompt,
+    Kinds,
+    Observation,
+    attention_row,
+    latest_in_sight,
+)
 from halo_weave.engines.llama import bindings
 from halo_weave.engines.llama.attention_capture import AttentionCapture
 from halo_weave.engines.llama.cache_files import SavedCells, SavedWindow, overlaps_any
 from halo_weave.engines.llama.cache_plan import (
+    LEAST_BORROWED,
     CachedTokens,
     CachePlan,
     CellAllocator,
     Places,
     Restore,
-    all_before,
     contiguous_runs,
-    count_before,
     split_runs,
 )
 from halo_weave.engines.llama.model import Model
@@ -102,9 +109,9 @@ class CellsRejected(EngineError):
 
 def _is_unaffected(evicted_cells: SavedCells, erased: Sequence[ErasedSpan]) -> bool:
     """Whether nothing of a grave was deleted, or computed while deleted text was in sight."""
-    labels = evicted_cells.tokens.labels
-    return not overlaps_any(labels, [one[:2] for one in erased]) and all(
-        all_before(labels, one.first) for one in erased if one.read
+    latest = int(evicted_cells.latest.max())
+    return not overlaps_any(evicted_cells.tokens.labels, [one[:2] for one in erased]) and all(
+        latest < one.first for one in erased if one.read
     )
 
 
@@ -179,6 +186,13 @@ class KvCache:
         self.places = np.zeros(room, dtype=np.int32)
         self.columns = np.zeros(room, dtype=np.int32)  # each live token's cell
         self.kinds = np.zeros(room, dtype=np.uint8)
+        self.latest = np.zeros(room, dtype=np.int64)  # the latest position that each was computed in sight of
+        self.lendable = np.zeros(room, dtype=np.bool_)  # said in this window, and computed here
+        self.lenders: set[str] = (
+            set()
+        )  # the windows, by their keys, whose cells were in sight of what is live
+        self.lends = False  # what is generated is said in a window of the memory
+        self.reading = False  # a plan is being carried out: what is live is not known
         self.clean = 0  # how many of the first tokens are as reading anew would make them
         self.settled = True  # no shift waits for the next decode
         self.rebuild_reason = ""  # why the cache should be read anew, if it should
@@ -195,9 +209,40 @@ class KvCache:
 
     def saved(self, first: int = NEVER) -> SavedWindow:
         """A copy of everything live, or of the first tokens, up to words that were not sent."""
-        sent = _before_unsent(self.labels[: min(self.count, first)])
-        parts = self._contiguous_runs(np.arange(sent))
-        return SavedWindow([self._saved(part) for part in parts], self.clean)
+        sent = np.arange(_before_unsent(self.labels[: min(self.count, first)]))
+        pieces = [
+            run[piece]
+            for run in self._contiguous_runs(sent)
+            for piece in split_runs(self.labels[run], SAVED_RUN_TOKENS)
+        ]
+        return SavedWindow([self._saved(piece) for piece in pieces], self.clean)
+
+    def lent(self, window: str, asked: FlatPrompt, wanted: npt.NDArray[np.bool_]) -> list[SavedCells]:
+        """What this window, whose key is `window`, can lend of the wanted tokens of another one's prompt."""
+        if self.reading or self.erased or self.rebuild_reason or not self.settled:
+            return []
+        lenders = frozenset({window, *self.lenders})
+        now = slice(0, self.count)
+        mine = np.flatnonzero(self.lendable[now] & asked.has(self.labels[now], self.ids[now], wanted))
+        found = [
+            self._saved(run[piece]).lent_by(lenders, np.ones(piece.stop - piece.start, np.bool_))
+            for run in self._contiguous_runs(mine)
+            for piece in split_runs(self.labels[run], SAVED_RUN_TOKENS)
+            if len(run) >= LEAST_BORROWED
+        ]
+        for cells in self.evicted:
+            tokens = cells.tokens
+            if not tokens.elsewhere and asked.is_consistent_with(tokens):
+                these = cells.lendable & asked.has(tokens.labels, tokens.ids, wanted)
+                if these.any():
+                    found.append(cells.lent_by(cells.lenders | {window}, these))
+        return found
+
+    def borrowed_from(self, windows: Collection[str]) -> bool:
+        """Whether something here was computed in one of these windows, or in sight of what was."""
+        return not self.lenders.isdisjoint(windows) or any(
+            not cells.lenders.isdisjoint(windows) for cells in self.evicted
+        )
 
     def take_in(self, saved: SavedWindow) -> None:
         """An empty cache gets what another one had. Kinds are known when the next prompt is read."""
@@ -206,6 +251,8 @@ class KvCache:
             self.columns[now] = self._bring_back(part, 0, part.tokens.places)
             self.labels[now], self.ids[now] = part.tokens.labels, part.tokens.ids
             self.places[now] = part.tokens.places
+            self.latest[now], self.lendable[now] = part.latest, part.lendable
+            self.lenders |= part.lenders
             self.count = now.stop
         self.clean = min(saved.clean, self.count)
 
@@ -255,7 +302,7 @@ class KvCache:
         stale = self._stale_from()
         self.erased.clear()
         if stale != NEVER:
-            kept = count_before(self.labels[: self.count], stale)
+            kept = int(np.argmax(np.append(self.latest[: self.count] >= stale, True)))
             self._remove(np.arange(kept, self.count), keep=False)
             self.count, self.clean, self.read_ahead_result = kept, min(self.clean, kept), None
 
@@ -311,15 +358,26 @@ class KvCache:
         shares what stands before it, and then handed over.
         """
         self.rebuild_reason = "it was interrupted while chunks left"
+        self.reading = True
+        known = np.full(len(prompt), -1, np.int64)
+        stays = np.ones(len(prompt), dtype=np.bool_)
+        lendable = prompt.lendable.copy()
+        for step in plan.steps:
+            stays[step.start : step.stop] = False
+            if isinstance(step, Restore):
+                back, source = slice(step.start, step.stop), evicted[step.run]
+                origin = slice(step.at, step.at + step.stop - step.start)
+                known[back], lendable[back] = source.latest[origin], source.lendable[origin]
+                self.lenders |= source.lenders
+        known[stays], lendable[stays] = self.latest[plan.kept], self.lendable[plan.kept]
+        latest = latest_in_sight(prompt.labels, prompt.kinds, known)
         self._remove(plan.removed, keep=keep_evicted)
         for move in plan.moves:
             self.c.llama_memory_seq_add(self.memory, LIVE, move.start, move.stop, move.by)
             self.cells.rewind()
             self.settled = False
         self.rebuild_reason = ""
-        present = np.ones(len(prompt), dtype=np.bool_)
-        for step in plan.steps:
-            present[step.start : step.stop] = False
+        present = stays
         columns = np.zeros(len(prompt), dtype=np.int32)
         columns[present] = self.columns[plan.kept]
         elsewhere = np.flatnonzero(present)[self.places[plan.kept] != plan.places[present]]
@@ -373,8 +431,11 @@ class KvCache:
                 (self.places, plan.places),
                 (self.columns, columns),
                 (self.kinds, prompt.kinds),
+                (self.latest, latest),
+                (self.lendable, lendable & (latest < NEVER)),
             ):
                 mine[: self.count] = theirs[present]
+            self.reading, self.lends = False, prompt.borrows
             if (
                 not self.settled and not self.rebuild_reason and self.cells.free
             ):  # it was stopped before a decode
@@ -395,7 +456,7 @@ class KvCache:
             sent = gone[: _before_unsent(self.labels[gone])]
             named = bool((self.labels[sent] > NAMELESS).any())  # nobody will ask for a frame without its turn
             for piece in split_runs(self.labels[sent], SAVED_RUN_TOKENS) if keep and named else ():
-                sound = stale == NEVER or all_before(self.labels[sent[piece]], stale)
+                sound = bool((self.latest[sent[piece]] < stale).all()) or stale == NEVER
                 if sound and len(sent[piece]) <= room:
                     self.evicted.append(self._saved(sent[piece]))
                     self.fresh.append(self.evicted[-1])
@@ -429,15 +490,23 @@ class KvCache:
     def _saved(self, index: npt.NDArray[np.intp]) -> SavedCells:
         """A copy of live tokens that follow each other, with their keys and values."""
         tokens = CachedTokens(self.labels[index], self.ids[index], self.places[index])
-        return self.copied(tokens, self.columns[index])
+        order, state = self._copied(tokens.places, self.columns[index])
+        lenders = frozenset(self.lenders)
+        return SavedCells(tokens, order, state, self.latest[index], self.lendable[index], lenders)
 
     def copied(self, tokens: CachedTokens, columns: npt.NDArray[np.int32]) -> SavedCells:
-        """Likewise of tokens whose cells are `columns`."""
-        first, last = int(tokens.places[0]), int(tokens.places[-1]) + 1
+        """Likewise of tokens whose cells are `columns`, for a context of this window."""
+        order, state = self._copied(tokens.places, columns)
+        return SavedCells.unlent(tokens, order, state)
+
+    def _copied(
+        self, places: Places, columns: npt.NDArray[np.int32]
+    ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint8]]:
+        first, last = int(places[0]), int(places[-1]) + 1
         self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, first, last)
-        evicted_cells = SavedCells(tokens, np.argsort(columns, kind="stable"), self._save(SCRATCH))
+        order, state = np.argsort(columns, kind="stable"), self._save(SCRATCH)
         self.c.llama_memory_seq_rm(self.memory, SCRATCH, *ALL_PLACES)
-        return evicted_cells
+        return order, state
 
     def _hold(self, sequence: int, first: int, last: int) -> None:
         """llama.cpp takes away cells that have left the sliding window, unless a second sequence has them too."""
@@ -539,6 +608,8 @@ class KvCache:
         )
         self.labels[at], self.ids[at], self.places[at] = label, id, place
         self.columns[at], self.kinds[at] = cell, CHUNK
+        self.latest[at] = max(label, int(self.latest[:at].max()))
+        self.lendable[at] = self.lends and label >= 0 and self.latest[at] < NEVER
         if self.clean == at:
             self.clean += 1
         self.count += 1

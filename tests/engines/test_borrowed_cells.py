@@ -1,0 +1,348 @@
+"""What one window of a memory has read is not computed again in another; what must not be lent is computed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halo_weave.core.tokens import Role
+from halo_weave.engines.base import Capture, Sampling
+from halo_weave.engines.llama.cache_files import CacheFiles, SavedCells
+from halo_weave.engines.llama.cache_plan import CachedTokens
+from halo_weave.engines.llama.engine import LlamaEngine
+from tests.contract.talks import Talk
+from tests.engines.test_cache_files import LINES, engine_on, files
+from tests.engines.tiny import write
+
+ONE = Sampling(temperature=0.0, max_new_tokens=1)
+FACT = 3  # the turn that is quoted
+asking = itertools.count(1)  # no two questions have the same positions
+
+
+@pytest.fixture(scope="module", params=["llama", "gemma2"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("models") / "tiny.gguf", request.param)
+
+
+@pytest.fixture
+def cells(tmp_path: Path) -> Path:
+    return tmp_path / "cells"
+
+
+def home_talk(engine: LlamaEngine, *, memory: bool = True) -> Talk:
+    talk = Talk(engine, "home", memory=memory)
+    for number, line in enumerate(LINES):
+        talk.add((Role.USER, Role.ASSISTANT)[number % 2], line)
+    return talk
+
+
+def quoting(home: Talk, window: str = "here", *numbers: int) -> Talk:
+    """Another window, which quotes turns of the first one and then asks."""
+    talk = Talk(home.engine, window, memory=True)
+    for number in numbers or (FACT,):
+        talk.quote(home, number)
+    talk.next = home.next + 1000 * next(asking)
+    talk.add(Role.USER, "What was that?")
+    return talk
+
+
+def restored(talk: Talk) -> int:
+    heard = talk.hear(ONE)
+    assert heard.read is not None
+    assert heard.read.reused + heard.read.restored + heard.read.computed > len(talk.turns[0][2])
+    return heard.read.restored
+
+
+def sleeps(home: Talk, *numbers: int) -> None:
+    home.hear(ONE)
+    home.asleep = set(numbers)
+    home.hear(ONE)
+
+
+SOURCES: dict[str, Callable[[Talk], object]] = {
+    "live": lambda home: home.hear(ONE),
+    "pruned": lambda home: sleeps(home, FACT),
+    "pruned with others": lambda home: sleeps(home, FACT - 1, FACT, FACT + 1),
+}
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["open", "restarted"])
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_what_another_window_has_read_is_not_computed(
+    source: Callable[[Talk], object], restarted: bool, model: Path, cells: Path
+) -> None:
+    with engine_on(model, cells) as engine:
+        home = home_talk(engine)
+        source(home)
+        size = len(home.turns[FACT][2])
+        if not restarted:
+            assert restored(quoting(home)) == size
+    if restarted:
+        with engine_on(model, cells) as engine:
+            assert restored(quoting(home_talk(engine))) == size
+
+
+def test_a_window_that_gave_way_lends_from_disk_before_it_is_written(model: Path, cells: Path) -> None:
+    with engine_on(model, cells, memory_bytes=1) as engine:
+        home = home_talk(engine)
+        home.hear(ONE)
+        assert restored(quoting(home)) == len(home.turns[FACT][2])
+        assert "home" not in engine.caches
+
+
+def test_without_a_folder_cells_are_lent_from_memory(model: Path) -> None:
+    with engine_on(model, None) as engine:
+        home = home_talk(engine)
+        home.hear(ONE)
+        assert restored(quoting(home)) == len(home.turns[FACT][2])
+
+
+def test_what_is_read_ahead_is_borrowed_too(model: Path) -> None:
+    with engine_on(model, None) as engine:
+        home = home_talk(engine)
+        home.hear(ONE)
+        talk = quoting(home)
+        engine.scheduler.settle()
+        engine.read_ahead("here", talk.prompt(), room=64, most=2)  # only brought into memory
+        engine.scheduler.settle()
+        held = engine.caches["here"].evicted
+        assert held
+        assert all(one.tokens.elsewhere for one in held)
+        assert restored(talk) == len(home.turns[FACT][2])
+
+
+def surprisal(talk: Talk) -> np.ndarray:
+    capture = Capture(reply=False, reading_surprisal=True)
+    read = talk.hear(ONE, capture, read_from=talk.turns[-1][1]).read
+    assert read is not None
+    assert read.surprisal is not None
+    return read.surprisal
+
+
+def test_cells_are_those_of_the_chunk_at_its_new_place(model: Path) -> None:
+    """The first turn has only the system prompt before it in either window: lent and computed are the same."""
+    found = []
+    for lends in (True, False):
+        with engine_on(model, None) as engine:
+            home = home_talk(engine, memory=lends)
+            home.system = "You are helpful, and you know a great many things about boats and captains."
+            home.hear(ONE)
+            talk = quoting(home, "here", 0)
+            talk.system = home.system
+            found.append(surprisal(talk))
+            assert engine.mapping_errors == 0
+    np.testing.assert_allclose(found[0], found[1], atol=0.02)
+
+
+def test_a_reply_that_was_generated_is_lent(model: Path) -> None:
+    with engine_on(model, None) as engine:
+        home = home_talk(engine)
+        home.answer(Sampling(temperature=0.0, max_new_tokens=24))
+        reply = len(home.turns) - 1
+        lent = restored(quoting(home, "here", reply))
+        assert lent >= len(home.turns[reply][2]) - 1  # its last token was not read
+
+
+# What is not lent
+
+
+def test_windows_outside_the_memory_neither_lend_nor_borrow(model: Path, cells: Path) -> None:
+    with engine_on(model, cells) as engine:
+        outside = home_talk(engine, memory=False)
+        sleeps(outside, 1)
+        assert restored(quoting(outside)) == 0
+        engine.forget("home")
+        home = home_talk(engine)
+        home.hear(ONE)
+        talk = quoting(home, "there")
+        talk.memory = False
+        assert restored(talk) == 0
+
+
+def test_what_was_only_quoted_is_not_lent_on(model: Path, cells: Path) -> None:
+    """It was read in sight of what its window knows, and others may not know that."""
+    with engine_on(model, cells) as engine:
+        home = home_talk(engine)
+        home.hear(ONE)
+        first = quoting(home)
+        first.hear(ONE)
+        engine.forget("home")
+        first.asleep = {0}
+        first.hear(ONE)
+        assert restored(quoting(home, "there")) == 0
+    with engine_on(model, cells) as engine:
+        assert restored(quoting(home_talk(engine), "there")) == 0
+
+
+def test_other_words_at_the_same_positions_are_not_used(model: Path, cells: Path) -> None:
+    with engine_on(model, cells) as engine:
+        home = home_talk(engine)
+        sleeps(home, 1)
+        other = home_talk(engine)
+        other.turns = [
+            (role, start, engine.tokenize(tokens.text[::-1])) for role, start, tokens in home.turns
+        ]
+        assert restored(quoting(other)) == 0
+    with engine_on(model, cells) as engine:
+        other.engine = engine
+        assert restored(quoting(other, "there")) == 0
+
+
+@pytest.mark.parametrize("harm", ["cut", "bit", "head", "empty", "foreign"])
+def test_a_file_that_was_harmed_is_never_used(model: Path, cells: Path, harm: str) -> None:
+    with engine_on(model, cells) as engine:
+        sleeps(home_talk(engine), FACT)
+    for path in files(cells):
+        content = bytearray(path.read_bytes())
+        content[{"bit": len(content) - 50, "head": 60}.get(harm, 0)] ^= harm in ("bit", "head")
+        path.write_bytes({"cut": content[:-9], "empty": b"", "foreign": b"GGUF" * 50}.get(harm, content))
+    with engine_on(model, cells) as engine:
+        talk = quoting(home_talk(engine))
+        found = surprisal(talk)
+        assert engine.caches["here"].count
+    with engine_on(model, None) as engine:
+        np.testing.assert_allclose(found, surprisal(quoting(home_talk(engine))), atol=0.02)
+
+
+# What was deleted
+
+
+def erase(engine: LlamaEngine, home: Talk, number: int, *windows: str) -> None:
+    _, start, tokens = home.turns[number]
+    engine.erase([(start, start + len(tokens))], windows or ("home",))
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["open", "restarted"])
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_what_was_computed_in_sight_of_deleted_text_is_not_lent(
+    source: Callable[[Talk], object], restarted: bool, model: Path, cells: Path
+) -> None:
+    with engine_on(model, cells) as engine:
+        home = home_talk(engine)
+        source(home)
+        if not restarted:
+            erase(engine, home, 1)
+            assert restored(quoting(home, "later")) == 0
+            home.asleep |= {1}
+            home.hear(ONE)
+            assert restored(quoting(home, "earlier", 0)) > 0
+    if restarted:
+        with engine_on(model, cells) as engine:
+            home = home_talk(engine)
+            erase(engine, home, 1)
+            assert restored(quoting(home)) == 0
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["its tokens", "only its window"])
+def test_what_was_lent_carries_deleted_text_no_further(known: bool, model: Path, cells: Path) -> None:
+    """The borrower never read the deleted turn, and neither did the third window: only cells of it passed on."""
+    with engine_on(model, cells) as engine:
+        home = home_talk(engine)
+        home.hear(ONE)
+        talk = quoting(home)
+        own = len(talk.turns) - 1
+        assert talk.hear(ONE).read is not None
+        third = quoting(talk, "third", own)
+        assert restored(third) > 0
+        if known:
+            erase(engine, home, 1)
+        else:
+            engine.erase((), ["home"])
+        for borrower in (third, talk):  # what the second one reads again, it may lend again
+            borrower.next += 100
+            borrower.add(Role.USER, "And what else?")
+            read = borrower.hear(ONE).read
+            assert read is not None
+            assert read.restored == 0
+            assert read.computed > len(borrower.turns[-1][2]) + len(borrower.turns[0][2])
+
+
+def test_quotations_in_another_order_than_their_positions_are_erased_too(model: Path, cells: Path) -> None:
+    """An import gives old text new positions, so what stands later may have a lower one."""
+    with engine_on(model, cells) as engine:
+        home = home_talk(engine)
+        talk = Talk(engine, "here", memory=True)
+        talk.quote(home, 5)
+        talk.quote(home, 2)
+        talk.next = home.next + 1000
+        talk.add(Role.USER, "What was that?")
+        talk.hear(ONE)
+        erase(engine, home, 5, "here")
+        talk.asleep = {0}
+        read = talk.hear(ONE).read
+        assert read is not None
+        assert read.restored == 0
+        assert read.computed > len(home.turns[2][2])
+
+
+# Files
+
+
+def saved(first: int = 0, count: int = 40) -> SavedCells:
+    labels = np.arange(first, first + count)
+    tokens = CachedTokens(labels, (labels % 97).astype(np.int32), np.arange(count, dtype=np.int32))
+    state = np.full(500, first % 251, np.uint8)
+    return SavedCells(tokens, np.arange(count), state, labels, np.ones(count, np.bool_))
+
+
+def test_two_servers_share_a_folder(tmp_path: Path) -> None:
+    one, other = (CacheFiles(tmp_path, "key", 1 << 30) for _ in range(2))
+    for number in range(3):
+        one.keep(f"w{number}", saved(100 * number))
+        one.settle()
+        assert len(other.asleep(f"w{number}", np.arange(100 * number, 100 * number + 5))) == 1
+    other.erase([(210, 211)])
+    assert one.asleep("w2", np.arange(200, 205)) == []
+    assert len(one.asleep("w1", np.arange(100, 105))) == 1
+    other.discard("w1")
+    assert one.asleep("w1", np.arange(100, 105)) == []
+    one.close()
+    other.close()
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files_on = CacheFiles(tmp_path, "key", 1 << 30)
+    files_on.keep("w", saved())
+    files_on.settle()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    files_on.keep("w", saved(1000))
+    files_on.settle()
+    assert files_on.asleep("w", np.arange(1000, 1040)) == []
+    assert len(files_on.asleep("w", np.arange(40))) == 1
+    files_on.close()
+    assert len(list(tmp_path.rglob("*"))) == 2  # the folder and one file
+
+
+def test_files_of_an_earlier_form_are_deleted(tmp_path: Path) -> None:
+    old = tmp_path / "key" / "window" / "one.cells"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"HWCELLS2")
+    CacheFiles(tmp_path, "other", 1 << 30).close()
+    assert not old.exists()
+
+
+def test_a_thousand_windows_are_searched_without_reading_their_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = int(os.environ.get("HALO_WEAVE_WINDOWS", "1000"))
+    writer = CacheFiles(tmp_path, "key", 1 << 30)
+    for number in range(count):
+        writer.keep(f"w{number}", saved(100 * number))
+    writer.close()
+    reader = CacheFiles(tmp_path, "key", 1 << 30)
+    opened = list[Path]()
+    read = CacheFiles._read
+    monkeypatch.setattr(CacheFiles, "_read", lambda *how: (opened.append(how[1]), read(*how))[1])
+    (found,) = reader.asleep("w7", np.arange(700, 705))
+    assert found.tokens.labels[0] == 700
+    assert len(opened) == 1
+    reader.close()
