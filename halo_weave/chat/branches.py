@@ -36,7 +36,7 @@ def match_history(
     Without `window`, at least one reply must match: two chats may begin with the same user messages. If the client has
     dropped or replaced the oldest messages, several messages must match, or one long reply that occurs only once.
     """
-    marks = [turn_hash(role, text) for role, text in history]
+    hashes = [turn_hash(role, text) for role, text in history]
     partly: tuple[int, TurnRecord] | None = None
     at = len(history) - 1
     while at >= 0:
@@ -44,26 +44,26 @@ def match_history(
             at -= 1
             continue
         longest, found = 0, None
-        likely = _likeliest(store, marks[at], window)
+        likely = _likeliest(store, hashes[at], window)
         for turn in likely:
-            line = [mark for _, mark in store.marks_before(turn.id, at + 1)]
-            same = next((i for i, mark in enumerate(line) if mark != marks[at - i]), len(line))
+            line = [found_hash for _, found_hash in store.hashes_before(turn.id, at + 1)]
+            same = next((i for i, found_hash in enumerate(line) if found_hash != hashes[at - i]), len(line))
             if same > longest:
                 longest, found = same, turn
         if found is not None and longest == at + 1:
-            return _extended(store, marks, found, at, window)
+            return _extended(store, hashes, found, at, window)
         unique_reply = len(likely) == 1 and len(history[at][1].split()) >= UNIQUE_REPLY_WORDS
         if found is not None and (longest >= MATCHING_MESSAGES or unique_reply) and partly is None:
             partly = at, found
         at -= longest + 1 if longest else 1
     if partly is not None:
-        return _extended(store, marks, partly[1], partly[0], window)
+        return _extended(store, hashes, partly[1], partly[0], window)
     return KnownHistory(window, None, 0) if window else None
 
 
-def _likeliest(store: SqlStore, mark: int, window: str | None) -> list[TurnRecord]:
+def _likeliest(store: SqlStore, wanted_hash: int, window: str | None) -> list[TurnRecord]:
     """Turns with this hash; those that no turn follows come first."""
-    found = store.marked(mark, window=window)
+    found = store.turns_with_hash(wanted_hash, window=window)
     return (
         sorted(found, key=lambda turn: bool(store.followers(turn.id, turn.window)))
         if len(found) > 1
@@ -72,12 +72,12 @@ def _likeliest(store: SqlStore, mark: int, window: str | None) -> list[TurnRecor
 
 
 def _extended(
-    store: SqlStore, marks: Sequence[int], turn: TurnRecord, at: int, window: str | None
+    store: SqlStore, hashes: Sequence[int], turn: TurnRecord, at: int, window: str | None
 ) -> KnownHistory:
     """Follow the history from a turn on, as long as the turns that follow it here match."""
     place = window or turn.window
-    for mark in marks[at + 1 :]:
-        same = [one for one in store.marked(mark, window=place) if one.parent == turn.id]
+    for wanted_hash in hashes[at + 1 :]:
+        same = [one for one in store.turns_with_hash(wanted_hash, window=place) if one.parent == turn.id]
         if not same:
             break
         turn, at = same[0], at + 1

@@ -332,11 +332,11 @@ def _write_file(place: Path, content: dict[str, Any]) -> None:
 def _hash_of(file: Path, lists: Sequence[Path], progress: Progress) -> str:
     """The SHA-256 of a file. The `lists` remember it by size and modification time, so that it is computed once."""
     stat = file.stat()
-    mark, name = [stat.st_size, stat.st_mtime_ns], str(file.resolve())
+    size_and_time, name = [stat.st_size, stat.st_mtime_ns], str(file.resolve())
     kept = {place: _known_files(place) for place in lists}
     entries = [entry for known in kept.values() if isinstance(entry := known.get(name), dict)]
     sha256 = next(
-        (str(one["sha256"]) for one in entries if one.get("mark") == mark and one.get("sha256")), ""
+        (str(one["sha256"]) for one in entries if one.get("mark") == size_and_time and one.get("sha256")), ""
     )
     if not sha256:
         digest, done = hashlib.sha256(), 0
@@ -346,7 +346,7 @@ def _hash_of(file: Path, lists: Sequence[Path], progress: Progress) -> str:
                 done += len(block)
                 progress("Checking which model it is", done, stat.st_size)
         sha256 = digest.hexdigest()
-    entry = {"mark": mark, "sha256": sha256}
+    entry = {"mark": size_and_time, "sha256": sha256}
     for place, known in kept.items():
         if known.get(name) != entry:
             _write_file(place, {**known, name: entry})

@@ -352,7 +352,7 @@ def ensure_default(memory: int, cores: int, progress: Progress = no_progress) ->
     hub = not isinstance(failure, HubUnreachable)
     for entry in OFFLINE_DEFAULTS[OFFLINE_DEFAULTS.index(known) :]:
         try:
-            path = ensure(entry, progress, hub=hub)
+            path = ensure(entry, progress, STARTUP_RETRIES if failure else None, hub=hub)
         except ModelNotFound as error:
             failure = failure or error
             continue
@@ -376,9 +376,15 @@ def recommended(memory: int) -> tuple[HubModel, ...]:
     return tuple(one for one in reversed(RECOMMENDED) if one.memory_estimate.fits(memory))
 
 
-def ensure(entry: CatalogueEntry, progress: Progress = no_progress, *, hub: bool = True) -> Path:
+def ensure(
+    entry: CatalogueEntry,
+    progress: Progress = no_progress,
+    patience: RetryPolicy | None = None,
+    *,
+    hub: bool = True,
+) -> Path:
     """The path of the weights, downloaded if they are missing. `hub`: whether the hub may be used."""
-    return entry.path if entry.present else pull(entry, progress, hub=hub)
+    return entry.path if entry.present else pull(entry, progress, patience, hub=hub)
 
 
 def pull(

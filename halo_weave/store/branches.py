@@ -123,7 +123,9 @@ class SqlBranches(StoreHandle):
         return found
 
     @checks_access
-    def marked(self, mark: int, *, window: str | None = None, reader: str | None = None) -> list[TurnRecord]:
+    def turns_with_hash(
+        self, wanted_hash: int, *, window: str | None = None, reader: str | None = None
+    ) -> list[TurnRecord]:
         """Turns with this hash, newest first; at most a few dozen."""
         reader = self._person(reader)
         among = "" if reader is None else f"AND t.window IN ({READABLE_WINDOWS})"
@@ -131,12 +133,12 @@ class SqlBranches(StoreHandle):
             rows = db.execute(
                 f"""SELECT {TURN} FROM turns t WHERE t.mark = :mark AND (:window IS NULL OR t.window = :window) {among}
                     ORDER BY t.id DESC LIMIT {MOST_ALIKE}""",
-                {"mark": mark, "window": window, "reader": reader},
+                {"mark": wanted_hash, "window": window, "reader": reader},
             ).fetchall()
         return [_turn(row) for row in rows]
 
     @checks_access
-    def marks_before(self, turn_id: int, limit: int) -> list[tuple[int, int | None]]:
+    def hashes_before(self, turn_id: int, limit: int) -> list[tuple[int, int | None]]:
         """Ids and hashes of a turn and of those before it on its branch, backwards."""
         if not self._readable_turns([turn_id]):
             return []

@@ -230,7 +230,7 @@ class SqlEmbeddings(StoreHandle):
     # Index snapshots
 
     @server_only
-    def record_index_snapshot(self, mark: str, generation: int) -> bool:
+    def record_index_snapshot(self, snapshot_id: str, generation: int) -> bool:
         """Remember that a file contains the index of a generation as of now, or earlier.
 
         It is remembered until the memory is cleared or repaired, or some dozens came after it. False: the generation is
@@ -241,17 +241,17 @@ class SqlEmbeddings(StoreHandle):
             db.execute("DELETE FROM images WHERE id <= (SELECT max(id) FROM images) - ?", (MAX_SNAPSHOTS,))
             noted = db.execute(
                 "INSERT INTO images (mark, schema) SELECT ?, ? FROM generations WHERE id = ?",
-                (mark, schema, generation),
+                (snapshot_id, schema, generation),
             )
             return noted.rowcount == 1
 
     @server_only
-    def knows_index_snapshot(self, mark: str) -> bool:
+    def knows_index_snapshot(self, snapshot_id: str) -> bool:
         """Whether the file was made of this memory or of an earlier state of it. An older backup does not know it."""
         schema = self._db.schema()
         with self._db.asking() as db:
             sql = "SELECT 1 FROM images WHERE mark = ? AND schema = ?"
-            return db.execute(sql, (mark, schema)).fetchone() is not None
+            return db.execute(sql, (snapshot_id, schema)).fetchone() is not None
 
     # What belongs together
 

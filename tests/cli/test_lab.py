@@ -61,6 +61,7 @@ def run(*words: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_conversation_is_captured_replayed_and_compared_with_plots(
     scripted: None, dialogues: Path, tmp_path: Path
 ) -> None:

@@ -138,8 +138,8 @@ CHECKED = {
     "timeline": (lambda s, w, t, k: s.timeline(), []),
     "followers": (lambda s, w, t, k: s.followers(0, w), []),
     "siblings": (lambda s, w, t, k: s.siblings([t]), {}),
-    "marked": (lambda s, w, t, k: s.marked(s.a_mark), []),
-    "marks_before": (lambda s, w, t, k: s.marks_before(t, 5), []),
+    "turns_with_hash": (lambda s, w, t, k: s.turns_with_hash(s.a_mark), []),
+    "hashes_before": (lambda s, w, t, k: s.hashes_before(t, 5), []),
     "windows": (lambda s, w, t, k: s.windows(deleted=True), []),
     "window_names": (lambda s, w, t, k: s.window_names(), {}),
     "chat_window": (lambda s, w, t, k: s.chat_window("chat", owner=s.window_owner), None),
@@ -159,7 +159,7 @@ def test_what_checks_by_itself_shows_and_changes_nothing_of_somebody_else(store,
     before = exported(store)
     for handle in (store, bob):
         handle.window_owner = store.window(window).owner
-        handle.a_mark = store.marks_before(turn, 1)[0][1]
+        handle.a_mark = store.hashes_before(turn, 1)[0][1]
     for name, (call, result) in CHECKED.items():
         if isinstance(result, type) and issubclass(result, HaloWeaveError):
             with pytest.raises(result):

@@ -78,8 +78,13 @@ QUESTIONS: dict[str, Callable[[SqlStore, str, str], Any]] = {
     "branch": lambda store, one, two: [store.branch(one), store.branch(one, 5), store.branch(two)],
     "followers": lambda store, one, two: [store.followers(0, one), store.followers(2, one)],
     "siblings": lambda store, one, two: store.siblings(range(1, 16)),
-    "marks": lambda store, one, two: [store.marks_before(8, 5), store.marked(store.marks_before(3, 1)[0][1])],
-    "marked in a window": lambda store, one, two: store.marked(store.marks_before(3, 1)[0][1], window=one),
+    "marks": lambda store, one, two: [
+        store.hashes_before(8, 5),
+        store.turns_with_hash(store.hashes_before(3, 1)[0][1]),
+    ],
+    "marked in a window": lambda store, one, two: store.turns_with_hash(
+        store.hashes_before(3, 1)[0][1], window=one
+    ),
     "use": lambda store, one, two: [store.use_of(4), store.used_in(user(1)), store.used_in(assistant(2))],
     "most used": lambda store, one, two: store.most_used(one),
     "remembered": lambda store, one, two: [

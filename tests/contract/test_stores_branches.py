@@ -243,10 +243,10 @@ def test_what_was_said_meanwhile_in_two_copies_of_a_window_is_all_found(store, t
 
 def test_turns_are_known_by_their_words(store, talk):
     words = turn_hash(Role.ASSISTANT, " yes  bananas\n<think>hm</think>")
-    assert [turn.id for turn in store.marked(words)] == [4]
-    assert store.marked(words, window="nowhere") == []
-    assert [turn for turn, _ in store.marks_before(4, 3)] == [4, 3, 2]
-    assert store.marks_before(4, 3)[0][1] == words
+    assert [turn.id for turn in store.turns_with_hash(words)] == [4]
+    assert store.turns_with_hash(words, window="nowhere") == []
+    assert [turn for turn, _ in store.hashes_before(4, 3)] == [4, 3, 2]
+    assert store.hashes_before(4, 3)[0][1] == words
 
 
 def test_verify_mends_what_does_not_fit_the_branches(store, talk):

@@ -79,6 +79,7 @@ with open_store(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_an_import_waits_for_that_of_another_process(two_files, kind, folder):
     store, first, second = two_files
     others = []

@@ -54,6 +54,7 @@ def test_a_file_that_cannot_be_attached_is_refused_in_a_sentence(client, window)
     assert post("/api/documents", content=b"x").status_code == 422
 
 
+@pytest.mark.slow
 def test_a_long_document_comes_with_a_message(client, window):
     client.patch(f"/api/windows/{window}", json={"settings": {"document_tokens": 2_000_000}})
     about = {"name": "long.txt", "text": "word " * 210_000}

@@ -36,6 +36,7 @@ def log(request):
     client.setLevel(heard)
 
 
+@pytest.mark.slow
 def test_no_said_word_is_in_the_log_whatever_fails(tmp_path, log, monkeypatch):
     service = Service(lambda progress: scripted(tmp_path))
     service.begin().join()

@@ -99,7 +99,7 @@ def test_without_windows_the_page_offers_to_open_one(house, show):
     page = show()
     expect(page.locator(".empty")).to_contain_text("One endless conversation")
     page.locator(".empty").get_by_role("button", name="New window").click()
-    expect(page.locator(".empty")).to_contain_text("Say something.")
+    expect(page.locator(".empty")).to_contain_text("Everything you say is kept")
     assert len(house.ask("GET", "/windows")["windows"]) == 1
 
 
@@ -314,7 +314,7 @@ def test_a_wrong_key_is_called_wrong(tmp_path, tabs):
         expect(dialog).not_to_contain_text("not right")
         dialog.get_by_label("Key").fill("another-key-altogether")
         dialog.get_by_role("button", name="Unlock").click()
-        expect(dialog).to_contain_text("That key was not right")
+        expect(dialog).to_contain_text("That key is wrong")
         dialog.get_by_label("Key").fill(house.key)
         dialog.get_by_role("button", name="Unlock").click()
         expect(page.locator(".empty")).to_contain_text("One endless conversation")

@@ -143,12 +143,12 @@ def test_only_what_a_kind_of_engine_needs_is_asked_for(house, tabs):
     page = tabs.open(f"{house.address}/#/w/{house.window()}")
     part = engines(page)
     for kind, shown_fields in (
-        ("openai", {"Address", "Name of the model on the server", "Key", "Shadow model"}),
+        ("openai", {"Address", "Model on the server", "Key", "Shadow model"}),
         ("kobold", {"Address", "Key"}),
-        ("llama", {"Name of the model on the server"}),
+        ("llama", {"Model on the server"}),
     ):
         part.get_by_label("Kind").select_option(kind)
-        for name in ("Address", "Name of the model on the server", "Key", "Shadow model"):
+        for name in ("Address", "Model on the server", "Key", "Shadow model"):
             field = part.get_by_label(name, exact=True)
             expect(field).to_be_visible() if name in shown_fields else expect(field).to_be_hidden()
 

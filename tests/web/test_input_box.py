@@ -93,10 +93,10 @@ def test_words_of_a_slow_deletion_go_back_into_their_own_window(house, show):
 def test_what_is_typed_without_a_window_moves_into_the_new_one(house, show):
     page = show()
     box = page.get_by_label("Your message")
-    expect(page.locator(".empty")).to_contain_text("One conversation")
+    expect(page.locator(".empty")).to_contain_text("One endless conversation")
     box.fill("Half a thought")
     page.locator(".empty").get_by_role("button", name="New window").click()
-    expect(page.locator(".empty")).to_contain_text("Say something.")
+    expect(page.locator(".empty")).to_contain_text("Everything you say is kept")
     expect(box).to_have_value("Half a thought")
     page.reload()
     expect(box).to_have_value("Half a thought")

@@ -109,7 +109,7 @@ def test_without_a_window_the_budget_is_empty_and_the_settings_are_the_servers(h
     else:
         page.evaluate("() => { app.deleteWindow(app.store.window); }")
         dialog.get_by_role("button", name="Delete window").click()
-    expect(page.locator(".empty")).to_contain_text("One conversation")
+    expect(page.locator(".empty")).to_contain_text("One endless conversation")
     expect(bar).to_have_count(0)
     expect(page.locator("#budget .bar")).to_have_attribute("aria-label", "Budget: no window is open")
     expect(temperature).to_have_value("1.2")  # settings stay

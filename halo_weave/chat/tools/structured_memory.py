@@ -195,17 +195,17 @@ class StructuredMemory:
     def listing(self, path: str = "", *, contents: bool = False) -> HeadingNode:
         """The tree below a heading, or all of it, on request with the content of the entries."""
         heading = "" if is_root(path) else checked_path(path)
-        marks = self._store.entry_paths(heading)
+        paths_with_version = self._store.entry_paths(heading)
         said = {entry.path: entry.content for entry in self._store.entries(heading)} if contents else {}
         if not heading:
-            return _branch("", "", marks, said)
+            return _branch("", "", paths_with_version, said)
         entry = self._store.entry(heading)
         if entry is not None:
-            marks = [(heading, entry.version, entry.modified), *marks]
+            paths_with_version = [(heading, entry.version, entry.modified), *paths_with_version]
             said |= {heading: entry.content} if contents else {}
-        elif not marks:
+        elif not paths_with_version:
             raise self._unknown(heading)
-        return _branch(heading.rpartition("/")[2], heading, marks, said)
+        return _branch(heading.rpartition("/")[2], heading, paths_with_version, said)
 
     def delete(self, path: str, *, now: datetime, recursive: bool = False) -> int:
         """Delete an entry, and on request all below it. Returns the number of deleted entries; their versions stay in
@@ -365,18 +365,18 @@ def _text_of(content: Json) -> str:
 
 
 def _branch(
-    heading: str, path: str, marks: Sequence[tuple[str, int, datetime]], said: Mapping[str, Json]
+    heading: str, path: str, paths_with_version: Sequence[tuple[str, int, datetime]], said: Mapping[str, Json]
 ) -> HeadingNode:
     """The entries below a path, sorted by path, as a tree."""
     version: int | None = None
     modified: datetime | None = None
     below: dict[str, list[tuple[str, int, datetime]]] = {}
     start = len(path) + 1 if path else 0
-    for mark in marks:
-        if mark[0] == path:
-            _, version, modified = mark
+    for one_path in paths_with_version:
+        if one_path[0] == path:
+            _, version, modified = one_path
         else:
-            below.setdefault(mark[0][start:].split("/", 1)[0], []).append(mark)
+            below.setdefault(one_path[0][start:].split("/", 1)[0], []).append(one_path)
     children = tuple(
         _branch(name, f"{path}/{name}" if path else name, below[name], said) for name in sorted(below)
     )

@@ -52,7 +52,7 @@ export class EnginesPart {
     this.list = h("ul", { class: "model-list", "aria-label": "Engines to choose from" });
     this.fields = {
       name: field("Name", "cellar"), url: field("Address", "http://127.0.0.1:8080"),
-      model_name: field("Name of the model on the server", ""), key: field("Key", "", "password"),
+      model_name: field("Model on the server", ""), key: field("Key", "", "password"),
       shadow_model: field("Shadow model", "Shadow model: a small model here, or off"),
     };
     this.kind = h("select", { class: "field", "aria-label": "Kind", on: { change: () => this.#showFields() } },

@@ -40,6 +40,7 @@ def weave(kind: str, tmp_path: Path) -> Iterator[Weave]:
         weave.close()
 
 
+@pytest.mark.slow
 def test_a_fact_that_slept_for_forty_turns_wakes_up_at_its_place(weave: Weave) -> None:
     window = weave.windows.create("long", settings=SETTINGS).id
     first = list(weave.turns.steps(window, FACT))
