@@ -133,8 +133,9 @@ class Prompt:
     segments: Sequence[Segment]
     next_label: int  # the first generated token's label; they count up from there
     read_from: int | None = None  # label from which `Capture.reading` rows are wanted (the user turn's first)
-    # The labels are positions of this server's memory: cells of its chunks may come from other windows.
-    borrows: bool = field(default=False, kw_only=True)
+    # Whose window of this server's memory it is for, so that labels are positions of it: cells of chunks may come from other
+    # windows of the same person. None: it is for no window of the memory.
+    owner: str | None = field(default=None, kw_only=True)
     # The same for engines that take messages. What is written of the reply stands last, as the assistant's.
     messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
     recently_resurrected: frozenset[ChatMessage] = field(

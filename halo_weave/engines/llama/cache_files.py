@@ -47,6 +47,7 @@ class SavedCells:
     latest: Positions  # (n,), the latest position that each was computed in sight of
     lendable: Bools  # (n,), said in the window that computed them: other windows may use them
     lenders: frozenset[str] = frozenset()  # keys of other windows whose cells were in sight
+    owner: str | None = None  # whose window of the memory they are of
 
     @classmethod
     def unlent(
@@ -89,6 +90,7 @@ class _Part:
     number: int
     keys: Positions  # sorted: by what the window knows them again
     lendable: Positions  # sorted: positions of those that other windows may use
+    owner: str | None
 
 
 class CacheFiles:
@@ -150,7 +152,7 @@ class CacheFiles:
         """What the files of other windows can lend of the wanted tokens of this window's prompt."""
         key, missing, found = window_key(window), np.sort(asked.labels[wanted]), list[SavedCells]()
         for part in self._parts():
-            if part.window == key or not _some_in(missing, part.lendable):
+            if part.window == key or part.owner != asked.owner or not _some_in(missing, part.lendable):
                 continue
             cells = self._cells(part)
             if cells is None or not asked.is_consistent_with(cells.tokens):
@@ -279,7 +281,7 @@ def _parts_of(path: Path, parts: Iterable[SavedCells]) -> Iterator[_Part]:
     key = path.name.split(".")[0]
     for number, part in enumerate(parts):
         keys = np.sort(token_keys(part.tokens.labels, part.tokens.ids))
-        yield _Part(key, path, number, keys, np.sort(part.tokens.labels[part.lendable]))
+        yield _Part(key, path, number, keys, np.sort(part.tokens.labels[part.lendable]), part.owner)
 
 
 def _files(root: Path, pattern: str) -> list[tuple[os.stat_result, Path]]:
@@ -423,6 +425,7 @@ def _described(part: SavedCells) -> dict[str, Any]:
         "latest": part.latest.tolist(),
         "lendable": np.flatnonzero(part.lendable).tolist(),
         "lenders": sorted(part.lenders),
+        "owner": part.owner,
         "bytes": part.state.nbytes,
         "checksum": _checksum(part.state.data).hex(),
     }
@@ -470,7 +473,7 @@ def _part(told: Mapping[str, Any], state: bytes) -> SavedCells:
     ):
         raise ValueError("its parts do not fit each other")
     lenders = frozenset(str(one) for one in told["lenders"])
-    return SavedCells(tokens, order, np.frombuffer(state, np.uint8), latest, lendable, lenders)
+    return SavedCells(tokens, order, np.frombuffer(state, np.uint8), latest, lendable, lenders, told["owner"])
 
 
 def _unpacked(file: BinaryIO, number: int | None) -> SavedWindow:
