@@ -101,7 +101,8 @@ class CacheFiles:
         self._shelf: dict[
             str, tuple[int, list[_Part]]
         ] = {}  # by the name of a file: its inode, and its parts
-        self._listed = -1  # when the folder had changed when it was listed last
+        self._changed = -1  # when the folder had changed when it was listed last
+        self._listing = threading.Lock()
         self._unwritten: dict[Path, SavedWindow] = {}
         self._unwritten_lock = threading.Lock()
         self._waiting: SimpleQueue[Path | threading.Event | None] = SimpleQueue()
@@ -185,19 +186,24 @@ class CacheFiles:
             unwritten = list(self._unwritten.items())
         for path, saved in unwritten:
             yield from _parts_of(path, saved.parts)
-        try:
-            changed = self.folder.stat().st_mtime_ns
-            if changed != self._listed:
-                self._list()
-                self._listed = changed
-        except OSError:  # nothing was written yet, or it cannot be read
-            self._shelf.clear()
         waiting = {path.name for path, _ in unwritten}
-        for name, (_, parts) in self._shelf.items():
+        for name, (_, parts) in self._listed_files().items():
             if name not in waiting:
                 yield from parts
 
-    def _list(self) -> None:
+    def _listed_files(self) -> dict[str, tuple[int, list[_Part]]]:
+        """What lies there now."""
+        with self._listing:
+            try:
+                changed = self.folder.stat().st_mtime_ns
+                if changed != self._changed:
+                    self._shelf = self._list()
+                    self._changed = changed
+            except OSError:  # nothing was written yet, or it cannot be read
+                self._shelf = {}
+            return self._shelf
+
+    def _list(self) -> dict[str, tuple[int, list[_Part]]]:
         """Look at the heads of files that are new."""
         there: dict[str, tuple[int, list[_Part]]] = {}
         with os.scandir(self.folder) as entries:
@@ -208,7 +214,7 @@ class CacheFiles:
                         path = self.folder / entry.name
                         known = entry.inode(), list(_parts_of(path, _tokens_in(path)))
                     there[entry.name] = known
-        self._shelf = there
+        return there
 
     def _cells(self, part: _Part) -> SavedCells | None:
         saved = self._read(part.path, part.number)
@@ -241,6 +247,7 @@ class CacheFiles:
         self._waiting.put(path)
 
     def _write_all(self) -> None:
+        self._listed_files()  # so that nobody waits for it later
         while (job := self._waiting.get()) is not None:
             if isinstance(job, threading.Event):
                 job.set()
