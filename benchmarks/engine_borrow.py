@@ -24,7 +24,7 @@ from halo_weave.lab.conversations import read_dialogue, read_given_reply
 
 BORROWED, BEFORE, ASKED = 450, 600, 20  # tokens: of the chunk, of its window before it, of the question
 SOURCES = ("live", "pruned", "disk", "restart")
-HOME = "home"
+HOME, OWNER = "home", "ann"
 
 
 def cross_window_speedup(path: Path, folder: Path, repeats: int) -> dict[str, float]:
@@ -54,7 +54,7 @@ def cross_window_speedup(path: Path, folder: Path, repeats: int) -> dict[str, fl
                 first_token(engine, here, _in_memory([system, hello]), "splice")
                 returning = [] if source == "nothing" else [chunk]
                 coming = _in_memory([system, hello, *returning, question])
-                coming = replace(coming, borrows=source != "computed")
+                coming = replace(coming, owner=None if source == "computed" else OWNER)
                 seconds, read = first_token(engine, here, coming, "splice")
                 assert (read.restored > BORROWED / 2) == (source in SOURCES), f"{source}: {read}"
                 assert read.computed >= ASKED, f"{source}: {read}"
@@ -70,7 +70,7 @@ def _in_memory(parts: list[Piece]) -> Prompt:
     """What a window of the memory reads, all of which was said there."""
     asked = prompt(parts)
     segments = [replace(segment, lendable=segment.kind == "chunk") for segment in asked.segments]
-    return replace(asked, segments=segments, borrows=True)
+    return replace(asked, segments=segments, owner=OWNER)
 
 
 # Quality
@@ -191,7 +191,9 @@ def _compare(
             home.add(home.born(chunk) for chunk in chunks)
     last = len(turns)
     home.begin_reply(last, position, last - 1)
-    first_token(engine, HOME, builder.prompt(home, system, {}, own=frozenset(range(last))), "splice")
+    first_token(
+        engine, HOME, builder.prompt(home, system, {}, own=frozenset(range(last)), owner=OWNER), "splice"
+    )
     heard: dict[str, list[Heard]] = {way: [] for way in WAYS}
     computed = list[int]()
     for number, question in enumerate(asked):
@@ -212,7 +214,7 @@ def _compare(
                 id: TurnAnnotation.quotation(SAID, turns[id][0].key.role, chat="Yesterday") for id in ids
             }
             coming = builder.prompt(window, system, origins, said=dict.fromkeys(ids, SAID))
-            coming = replace(coming, borrows=way == "lent")
+            coming = replace(coming, owner=OWNER if way == "lent" else None)
             heard[way].append(
                 _heard(engine, here, calibration, coming, window, question, computed if way == "lent" else [])
             )

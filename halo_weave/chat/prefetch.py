@@ -152,6 +152,7 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runt
         words=open_window.engine.tokenize(request.text) if request.text else None,
         said=said,
         own=own,
+        owner=open_window.record.owner,
     )
 
 

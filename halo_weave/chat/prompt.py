@@ -215,13 +215,14 @@ class PromptBuilder:
         recently_resurrected: Collection[ChunkKey] = (),
         said: Mapping[int, datetime] | None = None,
         own: frozenset[int] = frozenset(),
+        owner: str | None = None,
     ) -> WindowPrompt:
         """What should be live. A reply in progress stands last, after the header of its turn.
 
         `origins`: what is told of turns, by their ids. `foreign`: the starts of chunks under another tokenizer. Control
         tokens stand in frames only: in a chunk they are read as words. `guests`: chunks that were resurrected lately.
         `said`: when turns were said, by their ids; quotations stand in that order. `own`: the turns that were said in this
-        window, which lends their cells to others.
+        window, which lends their cells to others of the same `owner`.
         """
         reply = window.reply
         if reply is None:
@@ -263,7 +264,7 @@ class PromptBuilder:
             ),
             tools=parse_tool_declarations(system.tools),
             effort=effort,
-            borrows=True,
+            owner=owner,
         )
 
     def ahead(
@@ -278,6 +279,7 @@ class PromptBuilder:
         words: Tokens | None = None,
         said: Mapping[int, datetime] | None = None,
         own: frozenset[int] = frozenset(),
+        owner: str | None = None,
     ) -> Prompt:
         """The beginning of the next prompt, whatever is sent: these chunks, and the frame of a message.
 
@@ -304,7 +306,7 @@ class PromptBuilder:
             if ends and not words:
                 break
         read_from = next((first for turn_id, first in writer.firsts if turn_id == _COMING), None)
-        return Prompt(writer.segments, 0, read_from, borrows=True)
+        return Prompt(writer.segments, 0, read_from, owner=owner)
 
     def _pieces(self, turns: Sequence[_Message], system: SystemPrompt, effort: str | None) -> Sequence[Piece]:
         tools = parse_tool_declarations(system.tools)

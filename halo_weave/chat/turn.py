@@ -485,6 +485,7 @@ class Turn:
             recently_resurrected=self.open_window.recently_resurrected,
             said=self.open_window.said,
             own=self.open_window.own_turns,
+            owner=self.open_window.record.owner,
         )
         marks = self.engine.facts.marks
         if first and not self.request.opening:

@@ -141,11 +141,11 @@ class Prompt:
 
     segments: Sequence[Segment]
     next_label: int  # label of the first generated token; they count up from there
-    read_from: int | None = (
-        None  # label from which `Capture.reading` rows are captured (the first of the user turn)
-    )
-    # Whether the labels are positions in this server's memory: then cells of its chunks may come from other windows.
-    borrows: bool = field(default=False, kw_only=True)
+    # Label from which `Capture.reading` rows are captured (the first of the user turn).
+    read_from: int | None = None
+    # The owner of the window if it is one of this server's memory. Then the labels of chunks are positions in that memory, and
+    # their cells may come from other windows of the same owner.
+    owner: str | None = field(default=None, kw_only=True)
     # The same for engines that take messages. The reply so far comes last, as an assistant message.
     messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
     recently_resurrected: frozenset[ChatMessage] = field(

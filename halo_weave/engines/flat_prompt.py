@@ -27,7 +27,7 @@ class FlatPrompt:
     ids: Ids  # (n,)
     kinds: Kinds  # (n,)
     lendable: npt.NDArray[np.bool_]  # (n,), said in this window of the memory
-    borrows: bool = False  # labels are positions of the memory
+    owner: str | None = None  # whose window of the memory it is for
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -43,7 +43,7 @@ class FlatPrompt:
             ids=np.concatenate([segment.ids for segment in segments]).astype(np.int32),
             kinds=np.concatenate([np.full(len(s.labels), KINDS[s.kind], dtype=np.uint8) for s in segments]),
             lendable=np.concatenate([(s.labels >= 0) & s.lendable for s in segments]),
-            borrows=prompt.borrows,
+            owner=prompt.owner,
         )
         if len(flat.ids) != len(flat.labels):
             raise BadInput(f"The prompt has {len(flat.ids)} token ids for {len(flat.labels)} labels.")

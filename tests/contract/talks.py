@@ -96,7 +96,9 @@ class Talk:
                 number = live[turn][0] if turn < len(live) else len(self.turns)
                 first = -1050 if piece.part == "footer" else -1000
                 segments.append(Segment("frame", down(first - 100 * number, len(tokens)), tokens.ids))
-        return Prompt(segments, self.next, read_from, messages=(*told, *messages), borrows=self.memory)
+        return Prompt(
+            segments, self.next, read_from, messages=(*told, *messages), owner="ann" if self.memory else None
+        )
 
     def hear(
         self,

@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
-from halo_weave.engines.base import Capture, Sampling
+from halo_weave.engines.base import Capture, PrefillResult, Sampling
 from halo_weave.engines.llama.cache_files import CacheFiles, SavedCells
 from halo_weave.engines.llama.cache_plan import CachedTokens
 from halo_weave.engines.llama.engine import LlamaEngine
@@ -51,11 +52,13 @@ def quoting(home: Talk, window: str = "here", *numbers: int) -> Talk:
     return talk
 
 
-def restored(talk: Talk) -> int:
-    heard = talk.hear(ONE)
-    assert heard.read is not None
-    assert heard.read.reused + heard.read.restored + heard.read.computed > len(talk.turns[0][2])
-    return heard.read.restored
+def restored(talk: Talk, owner: str = "ann") -> int:
+    asked = talk.prompt()
+    asked = replace(asked, owner=asked.owner and owner)
+    heard = talk.engine.generate(talk.window, asked, ONE, None)
+    (read,) = (event for event in heard if isinstance(event, PrefillResult))
+    assert read.reused + read.restored + read.computed > len(talk.turns[0][2])
+    return read.restored
 
 
 def sleeps(home: Talk, *numbers: int) -> None:
@@ -162,6 +165,19 @@ def test_windows_outside_the_memory_neither_lend_nor_borrow(model: Path, cells: 
         talk = quoting(home, "there")
         talk.memory = False
         assert restored(talk) == 0
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["open", "restarted"])
+def test_windows_of_other_people_borrow_nothing(restarted: bool, model: Path, cells: Path) -> None:
+    """Not even what they may read: it was read in sight of what its owner knows."""
+    with engine_on(model, cells) as engine:
+        home = home_talk(engine)
+        sleeps(home, FACT)
+        if not restarted:
+            assert restored(quoting(home), owner="bob") == 0
+    if restarted:
+        with engine_on(model, cells) as engine:
+            assert restored(quoting(home_talk(engine)), owner="bob") == 0
 
 
 def test_what_was_only_quoted_is_not_lent_on(model: Path, cells: Path) -> None:
@@ -287,7 +303,7 @@ def saved(first: int = 0, count: int = 40) -> SavedCells:
     labels = np.arange(first, first + count)
     tokens = CachedTokens(labels, (labels % 97).astype(np.int32), np.arange(count, dtype=np.int32))
     state = np.full(500, first % 251, np.uint8)
-    return SavedCells(tokens, np.arange(count), state, labels, np.ones(count, np.bool_))
+    return SavedCells(tokens, np.arange(count), state, labels, np.ones(count, np.bool_), owner="ann")
 
 
 def test_two_servers_share_a_folder(tmp_path: Path) -> None:

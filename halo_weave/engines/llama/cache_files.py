@@ -47,6 +47,7 @@ class SavedCells:
     latest: Positions  # (n,), the latest position that each was computed in sight of
     lendable: Bools  # (n,), said in the window that computed them: other windows may use them
     lenders: frozenset[str] = frozenset()  # keys of other windows whose cells were in sight
+    owner: str | None = None  # whose window of the memory they are of
 
     @classmethod
     def unlent(
@@ -89,6 +90,7 @@ class _Part:
     number: int
     keys: Positions  # sorted: by what the window knows them again
     lendable: Positions  # sorted: positions of those that other windows may use
+    owner: str | None
 
 
 class CacheFiles:
@@ -99,7 +101,8 @@ class CacheFiles:
         self._shelf: dict[
             str, tuple[int, list[_Part]]
         ] = {}  # by the name of a file: its inode, and its parts
-        self._listed = -1  # when the folder had changed when it was listed last
+        self._changed = -1  # when the folder had changed when it was listed last
+        self._listing = threading.Lock()
         self._unwritten: dict[Path, SavedWindow] = {}
         self._unwritten_lock = threading.Lock()
         self._waiting: SimpleQueue[Path | threading.Event | None] = SimpleQueue()
@@ -150,7 +153,7 @@ class CacheFiles:
         """What the files of other windows can lend of the wanted tokens of this window's prompt."""
         key, missing, found = window_key(window), np.sort(asked.labels[wanted]), list[SavedCells]()
         for part in self._parts():
-            if part.window == key or not _some_in(missing, part.lendable):
+            if part.window == key or part.owner != asked.owner or not _some_in(missing, part.lendable):
                 continue
             cells = self._cells(part)
             if cells is None or not asked.is_consistent_with(cells.tokens):
@@ -183,19 +186,24 @@ class CacheFiles:
             unwritten = list(self._unwritten.items())
         for path, saved in unwritten:
             yield from _parts_of(path, saved.parts)
-        try:
-            changed = self.folder.stat().st_mtime_ns
-            if changed != self._listed:
-                self._list()
-                self._listed = changed
-        except OSError:  # nothing was written yet, or it cannot be read
-            self._shelf.clear()
         waiting = {path.name for path, _ in unwritten}
-        for name, (_, parts) in self._shelf.items():
+        for name, (_, parts) in self._listed_files().items():
             if name not in waiting:
                 yield from parts
 
-    def _list(self) -> None:
+    def _listed_files(self) -> dict[str, tuple[int, list[_Part]]]:
+        """What lies there now."""
+        with self._listing:
+            try:
+                changed = self.folder.stat().st_mtime_ns
+                if changed != self._changed:
+                    self._shelf = self._list()
+                    self._changed = changed
+            except OSError:  # nothing was written yet, or it cannot be read
+                self._shelf = {}
+            return self._shelf
+
+    def _list(self) -> dict[str, tuple[int, list[_Part]]]:
         """Look at the heads of files that are new."""
         there: dict[str, tuple[int, list[_Part]]] = {}
         with os.scandir(self.folder) as entries:
@@ -206,7 +214,7 @@ class CacheFiles:
                         path = self.folder / entry.name
                         known = entry.inode(), list(_parts_of(path, _tokens_in(path)))
                     there[entry.name] = known
-        self._shelf = there
+        return there
 
     def _cells(self, part: _Part) -> SavedCells | None:
         saved = self._read(part.path, part.number)
@@ -239,6 +247,7 @@ class CacheFiles:
         self._waiting.put(path)
 
     def _write_all(self) -> None:
+        self._listed_files()  # so that nobody waits for it later
         while (job := self._waiting.get()) is not None:
             if isinstance(job, threading.Event):
                 job.set()
@@ -279,7 +288,7 @@ def _parts_of(path: Path, parts: Iterable[SavedCells]) -> Iterator[_Part]:
     key = path.name.split(".")[0]
     for number, part in enumerate(parts):
         keys = np.sort(token_keys(part.tokens.labels, part.tokens.ids))
-        yield _Part(key, path, number, keys, np.sort(part.tokens.labels[part.lendable]))
+        yield _Part(key, path, number, keys, np.sort(part.tokens.labels[part.lendable]), part.owner)
 
 
 def _files(root: Path, pattern: str) -> list[tuple[os.stat_result, Path]]:
@@ -423,6 +432,7 @@ def _described(part: SavedCells) -> dict[str, Any]:
         "latest": part.latest.tolist(),
         "lendable": np.flatnonzero(part.lendable).tolist(),
         "lenders": sorted(part.lenders),
+        "owner": part.owner,
         "bytes": part.state.nbytes,
         "checksum": _checksum(part.state.data).hex(),
     }
@@ -470,7 +480,7 @@ def _part(told: Mapping[str, Any], state: bytes) -> SavedCells:
     ):
         raise ValueError("its parts do not fit each other")
     lenders = frozenset(str(one) for one in told["lenders"])
-    return SavedCells(tokens, order, np.frombuffer(state, np.uint8), latest, lendable, lenders)
+    return SavedCells(tokens, order, np.frombuffer(state, np.uint8), latest, lendable, lenders, told["owner"])
 
 
 def _unpacked(file: BinaryIO, number: int | None) -> SavedWindow:

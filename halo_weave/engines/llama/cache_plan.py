@@ -15,8 +15,7 @@ from halo_weave.engines.base import NAMELESS
 from halo_weave.errors import BadInput
 
 Places = npt.NDArray[np.int32]
-COMPUTED_OF_BORROWED = 0  # so many tokens at the beginning of what comes from another window are computed
-LEAST_BORROWED = 8  # fewer tokens are computed: so few could be the same by chance in another memory
+LEAST_BORROWED = 8  # tokens in a row
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,7 +141,7 @@ def plan_cache(
             # The first token of all gathers attention as no other does: it must be computed as the first.
             if i and found:
                 returning[i] = found
-        _compute_first_of_borrowed(saved, labels, returning)
+        _compute_short_borrowed(saved, labels, returning)
         _restore_adjacent_frames(saved, labels, ids, source, returning, compute_from)
     return _lay_out(live, saved, source, returning, limit=limit, reserve=reserve)
 
@@ -198,18 +197,14 @@ def _keep_adjacent_frames(
                 source[i], free[beside] = beside, False
 
 
-def _compute_first_of_borrowed(
+def _compute_short_borrowed(
     saved: Sequence[CachedTokens], labels: Positions, returning: dict[int, tuple[int, int]]
 ) -> None:
-    """Of each stretch that comes from another window the first tokens are computed, and the whole of a short one.
-
-    At its beginning a text looks most at what stands before it, which is something else here.
-    """
+    """Of what comes from another window short stretches are computed: so few tokens could be the same by chance."""
     borrowed = np.array(sorted(i for i, (run, _) in returning.items() if saved[run].elsewhere), np.intp)
     follows = (np.diff(borrowed) == 1) & (np.diff(labels[borrowed]) == 1)
     for stretch in np.split(borrowed, np.flatnonzero(~follows) + 1):
-        first = len(stretch) if len(stretch) < LEAST_BORROWED else COMPUTED_OF_BORROWED
-        for i in stretch[:first].tolist():
+        for i in stretch.tolist() if len(stretch) < LEAST_BORROWED else ():
             del returning[i]
 
 

@@ -101,10 +101,10 @@ def borrow(
 ) -> None:
     """What other windows have read of the prompt's first `stop` tokens, and this one has not: copied from them, or from disk.
 
-    Only prompts of the memory borrow: then the labels are the same text in every window, and whoever made the prompt has
-    checked that it may be read here.
+    Only windows of the memory borrow, from others of the same owner: there the labels are the same text, and whoever made the
+    prompt has checked that it may be read here.
     """
-    if not prompt.borrows:
+    if prompt.owner is None:
         return
     wanted = (prompt.labels >= 0) & (np.arange(len(prompt)) < stop)
     for held in (cache.live, *(saved.tokens for saved in cache.evicted)):

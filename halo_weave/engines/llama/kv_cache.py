@@ -191,7 +191,7 @@ class KvCache:
         self.lenders: set[str] = (
             set()
         )  # the windows, by their keys, whose cells were in sight of what is live
-        self.lends = False  # what is generated is said in a window of the memory
+        self.owner: str | None = None  # whose window of the memory it is, if it is one
         self.reading = False  # a plan is being carried out: what is live is not known
         self.clean = 0  # how many of the first tokens are as reading anew would make them
         self.settled = True  # no shift waits for the next decode
@@ -219,7 +219,13 @@ class KvCache:
 
     def lent(self, window: str, asked: FlatPrompt, wanted: npt.NDArray[np.bool_]) -> list[SavedCells]:
         """What this window, whose key is `window`, can lend of the wanted tokens of another one's prompt."""
-        if self.reading or self.erased or self.rebuild_reason or not self.settled:
+        if (
+            self.owner != asked.owner
+            or self.reading
+            or self.erased
+            or self.rebuild_reason
+            or not self.settled
+        ):
             return []
         lenders = frozenset({window, *self.lenders})
         now = slice(0, self.count)
@@ -232,7 +238,7 @@ class KvCache:
         ]
         for cells in self.evicted:
             tokens = cells.tokens
-            if not tokens.elsewhere and asked.is_consistent_with(tokens):
+            if cells.owner == asked.owner and not tokens.elsewhere and asked.is_consistent_with(tokens):
                 these = cells.lendable & asked.has(tokens.labels, tokens.ids, wanted)
                 if these.any():
                     found.append(cells.lent_by(cells.lenders | {window}, these))
@@ -253,6 +259,7 @@ class KvCache:
             self.places[now] = part.tokens.places
             self.latest[now], self.lendable[now] = part.latest, part.lendable
             self.lenders |= part.lenders
+            self.owner = part.owner
             self.count = now.stop
         self.clean = min(saved.clean, self.count)
 
@@ -435,7 +442,7 @@ class KvCache:
                 (self.lendable, lendable & (latest < NEVER)),
             ):
                 mine[: self.count] = theirs[present]
-            self.reading, self.lends = False, prompt.borrows
+            self.reading, self.owner = False, prompt.owner
             if (
                 not self.settled and not self.rebuild_reason and self.cells.free
             ):  # it was stopped before a decode
@@ -492,7 +499,7 @@ class KvCache:
         tokens = CachedTokens(self.labels[index], self.ids[index], self.places[index])
         order, state = self._copied(tokens.places, self.columns[index])
         lenders = frozenset(self.lenders)
-        return SavedCells(tokens, order, state, self.latest[index], self.lendable[index], lenders)
+        return SavedCells(tokens, order, state, self.latest[index], self.lendable[index], lenders, self.owner)
 
     def copied(self, tokens: CachedTokens, columns: npt.NDArray[np.int32]) -> SavedCells:
         """Likewise of tokens whose cells are `columns`, for a context of this window."""
@@ -609,7 +616,7 @@ class KvCache:
         self.labels[at], self.ids[at], self.places[at] = label, id, place
         self.columns[at], self.kinds[at] = cell, CHUNK
         self.latest[at] = max(label, int(self.latest[:at].max()))
-        self.lendable[at] = self.lends and label >= 0 and self.latest[at] < NEVER
+        self.lendable[at] = self.owner is not None and label >= 0 and self.latest[at] < NEVER
         if self.clean == at:
             self.clean += 1
         self.count += 1
