@@ -320,9 +320,6 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors: ...
 
-    def vocabulary(self) -> Sequence[str]:
-        """The words that it has a token of its own for; none if it does not tell them."""
-
     def close(self) -> None: ...
 
 
