@@ -1,92 +1,54 @@
-"""What wakes up, by store, index and plan of the product.
+"""What is resurrected for messages, by store, search and plan of the product, on sets of conversations.
 
-The share of questions, LoCoMo's or our own, whose evidence is all inside the woken tokens, and the tokens that small talk wakes.
+The share of evidence that comes back, the tokens that it takes, and the tokens that messages resurrect which need nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.database import new_stores
 from benchmarks.own_talk import build
+from benchmarks.recall_data import (
+    CATEGORIES,
+    UNANSWERABLE,
+    KeptVectors,
+    Query,
+    Talk,
+    Written,
+    read_talk,
+)
 from halo_weave.chat.prompt import PromptBuilder
-from halo_weave.chat.recall_plan import hit_limit, relevant_hits
-from halo_weave.core.resurrection import PairOrder, RecallHit, plan_recall
-from halo_weave.core.tokens import ChunkKey, Role
-from halo_weave.core.working_set import LiveChunk, chunk_turn
-from halo_weave.engines.base import Embedder, Engine, Vectors
+from halo_weave.chat.recall_plan import search_and_plan_recall
+from halo_weave.core.resurrection import RecallHit, plan_recall
+from halo_weave.core.tokens import Role
+from halo_weave.engines.base import Engine
 from halo_weave.engines.llama.engine import LlamaEngine
 from halo_weave.models import catalogue
-from halo_weave.paths import related_words_folder
 from halo_weave.search.embedding_worker import reindex
 from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.search.memory_search import MemorySearch
-from halo_weave.search.ranking import Weights
-from halo_weave.search.related_words import ensure_related_words
+from halo_weave.search.ranking import WITH_VECTORS, Weights
 from halo_weave.settings import Settings
 from halo_weave.store.sql_store import SqlStore
 
 BUDGETS = (512, 1024, 2048)
-CATEGORIES = {1: "multi-hop", 2: "temporal", 3: "open-domain", 4: "single-hop", 11: "list", 12: "update"}
-PACE = timedelta(seconds=30)  # between turns, of which LoCoMo tells only when the first was said
-EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
-DEFAULTS = Settings()
+SETS = ("locomo", "realtalk", "beam", "realmem")
+BY_TURN = ("beam", "realmem")  # sets of long turns: a piece of evidence is there if one chunk of its turn is
+SAMPLED = 3  # of the messages in the flow that are no queries, one in so many is asked
+DEPTH = 10  # turns of which recall is measured
 
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """A way to search and to plan. `None` weights: nothing is searched, the last tokens stay."""
-
-    weights: Weights | None
-    user_weight: float = 1.0
-    pairs: PairOrder = "off"
-    mmr_lambda: float | None = None
-    floor: float = 0.0
-
-
-DEFAULT = Way(Weights(), DEFAULTS.user_weight, DEFAULTS.resurrect_pairs, floor=DEFAULTS.relevance_floor)
-PLAIN = Weights(akin=0, speaker=0, time=0, leads=0, word_reach=(), context=())
-WAYS = {
-    "default": DEFAULT,
-    "sliding": Way(None),
-    "dense": Way(replace(PLAIN, words=0)),
-    "words": Way(replace(PLAIN, meaning=0)),
-}
-ABLATIONS = {
-    "words with neighbours": Way(replace(PLAIN, meaning=0, word_reach=Weights().word_reach)),
-    "dense with context": Way(replace(PLAIN, words=0, context=Weights().context)),
-    "without words": replace(DEFAULT, weights=replace(Weights(), words=0)),
-    "without meaning": replace(DEFAULT, weights=replace(Weights(), meaning=0)),
-    "without neighbours' words": replace(DEFAULT, weights=replace(Weights(), word_reach=())),
-    "without neighbours' meaning": replace(DEFAULT, weights=replace(Weights(), context=())),
-    "without asking": replace(DEFAULT, weights=replace(Weights(), asking=0)),
-    "without akin words": replace(DEFAULT, weights=replace(Weights(), akin=0)),
-    "without leads": replace(DEFAULT, weights=replace(Weights(), leads=0)),
-    "without speaker": replace(DEFAULT, weights=replace(Weights(), speaker=0)),
-    "without time": replace(DEFAULT, weights=replace(Weights(), time=0)),
-    "without floor": replace(DEFAULT, floor=0.0),
-    "floor 4": replace(DEFAULT, floor=4.0),
-    "floor 5": replace(DEFAULT, floor=5.0),
-    "user weight 1": replace(DEFAULT, user_weight=1.0),
-    "pairs with": replace(DEFAULT, pairs="with"),
-    "pairs off": replace(DEFAULT, pairs="off"),
-    "mmr 0.9": replace(DEFAULT, mmr_lambda=0.9),
-    "mmr 0.7": replace(DEFAULT, mmr_lambda=0.7),
-}
-
-# Messages that speak of nothing in any of the conversations: for them, nothing should wake up.
+# Messages that speak of nothing in any of the conversations: for them, nothing should be resurrected.
 SMALL_TALK = tuple(
     """thanks | Thank you! | ok | Okay, go on. | hello | Hi there! | Good morning. | yes | no | sure | lol |
 haha that's funny | Tell me more. | Continue. | What do you think? | I see. | Great! | hmm |
@@ -101,362 +63,288 @@ Who wrote War and Peace? | Summarise the theory of plate tectonics.""".replace("
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    text: str
+class Way:
+    """A way to search and to plan. `fill`: without the decision what is worth its tokens, as far as the room goes."""
+
+    weights: Weights = WITH_VECTORS
+    settings: Settings = field(default_factory=Settings)
+    fill: bool = False
+
+
+def without(*names: str) -> Way:
+    """Ranked without some features. No decision: their weights were fitted together with the base."""
+    return Way(replace(WITH_VECTORS, **dict.fromkeys(names, 0.0)), fill=True)
+
+
+WAYS = {
+    "default": Way(),
+    "all that fits": Way(fill=True),
+    "dense": without("amid", "share", "bm25", "speaker", "time", "asking"),
+    "words": without("passage", "amid", "speaker", "time", "asking"),
+}
+ABLATIONS = {
+    **{
+        f"without {name}": without(name)
+        for name in ("passage", "amid", "share", "bm25", "speaker", "time", "asking")
+    },
+    "user weight 1": Way(settings=Settings(user_weight=1.0), fill=True),
+    "pairs off": Way(settings=Settings(resurrect_pairs="off")),
+    "least probability 0.05": Way(settings=Settings(min_probability=0.05)),
+    "least probability 0.2": Way(settings=Settings(min_probability=0.2)),
+}
+
+
+@dataclass(slots=True)
+class Asked:
+    """What came of one message, by budget."""
+
     category: int
-    evidence: tuple[int, ...]  # turn ids
-    words: Mapping[int, str]  # of a turn, if only the part with these words is needed
+    kind: str  # query, needless, unanswerable
+    strict: dict[int, float] = field(default_factory=dict)  # all evidence, chunk by chunk
+    turns: dict[int, float] = field(default_factory=dict)  # all evidence, turn by turn
+    part: dict[int, float] = field(default_factory=dict)  # the share of evidence turns
+    tokens: dict[int, int] = field(default_factory=dict)
+    useful: dict[int, int] = field(default_factory=dict)  # tokens that belong to evidence or its questions
+    first_turns: float = 0.0  # share of the evidence among the first turns
+    small: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
-    name: str
-    window: str
-    questions: list[Question]
-    ended: datetime
-    turns: dict[int, list[ChunkKey]]
-    texts: dict[ChunkKey, str]
-
-    def needed(self, question: Question) -> Iterator[list[ChunkKey]]:
-        """The chunks of each piece of evidence."""
-        for turn in question.evidence:
-            words = question.words.get(turn, "")
-            yield [key for key in self.turns[turn] if words in self.texts[key]] or self.turns[turn]
-
-
-class Remembering:
-    """Gives the same vector for the same text again without computing, if wished also in later runs.
-
-    Without a file only questions are remembered: what is embedded is timed, and the first way to ask.
-    """
-
-    def __init__(self, embedder: Embedder, file: Path | None = None) -> None:
-        self.inner, self._kept, self.known = embedder, file, dict[str, Vectors]()
-        self.name, self.dimension, self.file = embedder.name, embedder.dimension, embedder.file
-        if file and file.is_file():
-            with np.load(file) as stored:
-                self.known = dict(zip(stored["texts"].tolist(), stored["vectors"], strict=True))
-
-    def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        if not query and not self._kept:
-            return self.inner.embed(texts)
-        keys = [f"{query}{text}" for text in texts]
-        unknown = [text for key, text in zip(keys, texts, strict=True) if key not in self.known]
-        if unknown:
-            found = self.inner.embed(unknown, query=query)
-            self.known.update(zip((f"{query}{text}" for text in unknown), found, strict=True))
-        return np.stack([self.known[key] for key in keys])
-
-    def vocabulary(self) -> Sequence[str]:
-        return self.inner.vocabulary()
-
-    def save(self) -> None:
-        if self._kept:
-            np.savez(
-                self._kept, texts=np.array(list(self.known)), vectors=np.stack(list(self.known.values()))
-            )
-
-    def close(self) -> None:
-        pass
-
-
-def said_turns(file: dict[str, Any], captions: bool) -> Iterator[tuple[str, str, str, datetime]]:
-    """(dia_id, speaker, text, when). The caption of a shared image was not said; it can be added."""
-    for session in file["sessions"]:
-        begun = datetime.strptime(session["date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
-        for i, turn in enumerate(session["turns"]):
-            caption = turn.get("blip_caption") if captions else None
-            text = f"{turn['text']} [image: {caption}]" if caption else turn["text"]
-            yield turn["dia_id"], turn["speaker"], text.strip(), begun + i * PACE
-
-
-def ingest(path: Path, store: SqlStore, engine: Engine, captions: bool) -> Conversation:
-    """The first speaker is the user and the second the assistant; an answer is the turn right after a question."""
-    file = json.loads(path.read_text(encoding="utf-8"))
-    user, other = file["speakers"]
-    turns: dict[int, list[ChunkKey]] = {}
-    texts: dict[ChunkKey, str] = {}
-    ids: dict[str, int] = {}
-    asked: int | None = None
-    window = None
-    when = datetime.now(UTC)
-    for name, speaker, text, when in said_turns(file, captions):
-        if window is None:
-            window = store.create_window(path.stem, now=when, user_name=user, ai_name=other).id
-        tokens = engine.tokenize(text)
-        if not len(tokens):
-            continue
-        reserved = store.reserve(len(tokens))
-        role = Role.USER if speaker == user else Role.ASSISTANT
-        turn = reserved.user_turn if role is Role.USER else reserved.assistant_turn
-        answers = asked if role is Role.ASSISTANT else None
-        chunks = chunk_turn(tokens, turn, role, reserved.start, answers)
-        live = [LiveChunk(chunk, np.full(len(chunk), 10_000, np.float32)) for chunk in chunks]
-        store.append(window, live, tokenizer=engine.info.tokenizer, now=when, asleep=True)
-        asked = turn if role is Role.USER else None
-        ids[name] = turn
-        turns[turn] = [chunk.key for chunk in chunks]
-        texts |= {chunk.key: chunk.text for chunk in chunks}
-    assert window is not None
-    return Conversation(path.stem, window, list(questions(file, ids)), when + timedelta(days=1), turns, texts)
-
-
-# Answers that know nothing, to questions that were asked before.
-UNANSWERED = (
-    "I'm not sure.",
-    "I don't know. Could you tell me?",
-    "Sorry, I don't remember that.",
-    "I don't have any information about that.",
-    "You haven't told me about it yet.",
-    "I have no idea, sorry.",
-)
-
-
-def echo(conversation: Conversation, store: SqlStore, engine: Engine) -> Conversation:
-    """Every question is asked once and not answered, the day after the conversation."""
-    when = conversation.ended
-    for i, question in enumerate(conversation.questions):
-        texts = (question.text, UNANSWERED[i % len(UNANSWERED)])
-        tokens = [engine.tokenize(text) for text in texts]
-        ids = store.reserve(sum(map(len, tokens)))
-        asked = chunk_turn(tokens[0], ids.user_turn, Role.USER, ids.start)
-        start = ids.start + len(tokens[0])
-        told = chunk_turn(tokens[1], ids.assistant_turn, Role.ASSISTANT, start, ids.user_turn)
-        for chunks in (asked, told):
-            live = [LiveChunk(chunk, np.full(len(chunk), 10_000, np.float32)) for chunk in chunks]
-            when += PACE
-            store.append(conversation.window, live, tokenizer=engine.info.tokenizer, now=when, asleep=True)
-    return replace(conversation, ended=when + timedelta(days=1))
-
-
-def questions(file: dict[str, Any], ids: dict[str, int]) -> Iterator[Question]:
-    """Those of categories 1 to 4 whose evidence exists. An entry of the evidence may hold several ids."""
-    for question in file["qa"]:
-        found = [f"D{a}:{b}" for entry in question["evidence"] for a, b in EVIDENCE.findall(entry)]
-        evidence = tuple(dict.fromkeys(ids[name] for name in found if name in ids))
-        if question["category"] in CATEGORIES and evidence:
-            words = {ids[name]: text for name, text in question.get("words", {}).items()}
-            yield Question(question["question"], question["category"], evidence, words)
-
-
-def recalled(
-    way: Way, question: str, conversation: Conversation, store: SqlStore, recall: MemorySearch
-) -> tuple[list[RecallHit], dict[Any, Any]]:
-    if way.weights is None:
-        keys = [key for keys in conversation.turns.values() for key in keys]
-        hits = [RecallHit(key, float(i)) for i, key in enumerate(keys)]
-    else:
-        recall.weights = way.weights
-        found = recall.search(
-            question,
-            limit=hit_limit(max(BUDGETS)),
-            now=conversation.ended,
-            user_weight=way.user_weight,
-            mmr_lambda=way.mmr_lambda,
-        )
-        hits = relevant_hits(found, question, way.floor)
-    return hits, store.recall_candidates(conversation.window, [hit.key for hit in hits])
-
-
-def measure(
-    folder: Path,
-    ways: dict[str, Way],
-    engine: Engine,
-    embedder: Remembering,
-    captions: bool,
-    new_store: Callable[[Path], SqlStore],
-) -> tuple[dict[str, list[dict[str, Any]]], dict[str, list[int]], list[dict[str, Any]], dict[str, Any]]:
-    """For each way, what each question got and what each small message woke.
-
-    Also what each question got after it had been asked in vain; and how long things took.
-    """
-    frames = PromptBuilder(engine).frame_tokens()
-    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
-    woken: dict[str, list[int]] = {name: [] for name in ways}
-    echoes: list[dict[str, Any]] = []
-    ingest_seconds = embed_seconds = 0.0
-    chunks = 0
-    times: list[float] = []
-    for path in sorted(folder.glob("*.json")):
-        with tempfile.TemporaryDirectory() as work, new_store(Path(work)) as store:
-            start = time.perf_counter()
-            conversation = ingest(path, store, engine, captions)
-            ingest_seconds += time.perf_counter() - start
-            start = time.perf_counter()
-            generation = reindex(store, embedder, now=lambda: datetime.now(UTC))
-            embed_seconds += time.perf_counter() - start
-            chunks += generation.vectors
-            recall = MemorySearch(store, lambda: embedder, akin=related_words_folder())
-            recall.settle()
-            recall.search("warm up", now=conversation.ended)
-            for name, way in ways.items():
-                spent = times if name == "default" else []
-                rows[name] += [
-                    asked(way, question, conversation, store, recall, frames, spent)
-                    for question in conversation.questions
-                ]
-                for message in SMALL_TALK:
-                    hits, sleepers = recalled(way, message, conversation, store, recall)
-                    plan = plan_recall(hits, sleepers, BUDGETS[0], frame_tokens=frames, pairs=way.pairs)
-                    woken[name].append(plan.cost)
-            later = echo(conversation, store, engine)
-            recall.embed_soon()
-            recall.settle()
-            echoes += [
-                asked(ways["default"], question, later, store, recall, frames, [])
-                for question in later.questions
-            ]
-            recall.close()
-        print(f"{path.stem}: {len(conversation.questions)} questions", file=sys.stderr)
-    cost = {
-        "chunks": chunks,
-        "ingest_seconds": round(ingest_seconds, 2),
-        "embed_seconds": round(embed_seconds, 2),
-        "embed_chunks_per_second": round(chunks / embed_seconds, 1),
-        "query_p50_ms": round(1e3 * float(np.percentile(times, 50)), 2),
-        "query_p95_ms": round(1e3 * float(np.percentile(times, 95)), 2),
-    }
-    return rows, woken, echoes, cost
-
-
-def asked(
+def ask(
+    query: Query,
+    kind: str,
     way: Way,
-    question: Question,
-    conversation: Conversation,
+    written: Written,
     store: SqlStore,
     recall: MemorySearch,
     frames: Mapping[Role, int],
+    now: datetime,
     times: list[float],
-) -> dict[str, Any]:
-    """The share of a question's evidence that wakes up at each budget, and the tokens that wake up in all."""
-    start = time.perf_counter()
-    hits, sleepers = recalled(way, question.text, conversation, store, recall)
-    plans = [plan_recall(hits, sleepers, budget, frame_tokens=frames, pairs=way.pairs) for budget in BUDGETS]
-    times.append(time.perf_counter() - start)
-    found, woken = {}, {}
-    for plan in plans:
+) -> Asked:
+    found: dict[tuple[str, int], Sequence[RecallHit]] = {}
+
+    def search(text: str, *, limit: int, **more: Any) -> Sequence[RecallHit]:
+        if (text, limit) not in found:
+            found[text, limit] = recall.search(text, limit=limit, **more)
+        return found[text, limit]
+
+    recall.weights = way.weights
+    asked = Asked(query.category, kind)
+    for budget in BUDGETS:
+        start = time.perf_counter()
+        if way.fill:
+            hits = search(query.text, limit=200, now=now, user_weight=way.settings.user_weight)
+            candidates = store.recall_candidates(written.window, [hit.key for hit in hits])
+            plan = plan_recall(hits, candidates, budget, frame_tokens=frames, pairs="off")
+        else:
+            plan = search_and_plan_recall(
+                query.text,
+                budget,
+                way.settings,
+                store=store,
+                search=search,
+                now=now,
+                window_id=written.window,
+                frame_tokens=frames,
+            ).plan
+        times.append(time.perf_counter() - start)
         awake = set(plan.keys)
-        there = [awake.issuperset(keys) for keys in conversation.needed(question)]
-        found[plan.room] = sum(there) / len(there)
-        woken[plan.room] = plan.cost
-    return {
-        "conversation": conversation.name,
-        "category": question.category,
-        "found": found,
-        "woken": woken,
-    }
+        pieces = list(written.needed(query))
+        right = {name for name, _ in pieces} | {written.questions.get(name, "") for name, _ in pieces}
+        asked.tokens[budget] = plan.cost
+        asked.useful[budget] = sum(one.cost for one in plan.chunks if written.names[one.key.turn_id] in right)
+        if pieces:
+            there = [any(key in awake for key in keys) for _, keys in pieces]
+            asked.strict[budget] = float(all(awake.issuperset(keys) for _, keys in pieces))
+            asked.turns[budget], asked.part[budget] = float(all(there)), sum(there) / len(there)
+    if query.evidence:
+        hits = search(query.text, limit=200, now=now, user_weight=way.settings.user_weight)
+        best = list(dict.fromkeys(written.names[hit.key.turn_id] for hit in hits))[:DEPTH]
+        asked.first_turns = sum(name in best for name in query.evidence) / len(query.evidence)
+    return asked
 
 
-def share(values: list[float]) -> float:
-    return round(sum(values) / len(values), 4) if values else 0.0
+def measure(
+    path: Path,
+    ways: Mapping[str, Way],
+    engine: Engine,
+    embedder: KeptVectors,
+    captions: bool,
+    new_store: Callable[[Path], SqlStore],
+    times: list[float],
+) -> dict[str, list[Asked]]:
+    """For each way, what came of each message of one talk."""
+    talk, rows = read_talk(path, captions), defaultdict[str, list[Asked]](list)
+    frames = PromptBuilder(engine).frame_tokens()
+    with tempfile.TemporaryDirectory() as work, new_store(Path(work)) as store:
+        written, recall = Written(), None
+
+        def ask_all(queries: Sequence[tuple[Query, str]], now: datetime) -> Iterator[Asked]:
+            assert recall is not None
+            for name, way in ways.items():
+                spent = times if name == "default" else []
+                for query, kind in queries:
+                    one = ask(query, kind, way, written, store, recall, frames, now, spent)
+                    rows[name].append(one)
+                    yield one
+
+        for number, turns in enumerate(talk.sessions):
+            if talk.flows and recall is not None:
+                list(ask_all(list(_in_flow(talk, number)), turns[0].said))
+            written.add(talk, turns, store, engine)
+            if recall is None and talk.flows:
+                reindex(store, embedder, now=lambda: datetime.now(UTC))
+                recall = MemorySearch(store, lambda: embedder)
+            if recall is not None:
+                recall.embed_soon()
+                recall.settle()
+        if recall is None:
+            reindex(store, embedder, now=lambda: datetime.now(UTC))
+            recall = MemorySearch(store, lambda: embedder)
+            recall.settle()
+        now = written.last + timedelta(days=1)
+        kinds = [(one, "unanswerable" if one.category in UNANSWERABLE else "query") for one in talk.asked]
+        list(ask_all(kinds, now))
+        for one in ask_all([(Query(text, 0, (), {}), "needless") for text in SMALL_TALK], now):
+            one.small = True
+        recall.close()
+    return rows
 
 
-def summed(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    def table(some: list[dict[str, Any]], strict: bool) -> dict[str, float]:
+def _in_flow(talk: Talk, session: int) -> Iterator[tuple[Query, str]]:
+    for i, query in enumerate(talk.in_flow[session]):
+        if query.evidence:
+            yield query, "query"
+        elif query.category or i % SAMPLED == 0:
+            yield query, "needless"
+
+
+def mean(values: Sequence[float], digits: int = 4) -> float:
+    return round(sum(values) / len(values), digits) if values else 0.0
+
+
+def summed(rows: Sequence[Asked]) -> dict[str, Any]:
+    queries = [row for row in rows if row.kind == "query" and row.strict]
+
+    def evidence(some: Sequence[Asked]) -> dict[str, Any]:
         return {
-            str(budget): share(
-                [float(f == 1) if strict else f for row in some for f in [row["found"][budget]]]
+            "questions": len(some),
+            "strict": {str(b): mean([row.strict[b] for row in some]) for b in BUDGETS},
+            "strict_turns": {str(b): mean([row.turns[b] for row in some]) for b in BUDGETS},
+            "fractional_turns": {str(b): mean([row.part[b] for row in some]) for b in BUDGETS},
+            "recall_at_10": mean([row.first_turns for row in some]),
+        }
+
+    def tokens(some: Sequence[Asked]) -> dict[str, float]:
+        return {str(b): mean([row.tokens[b] for row in some], 1) for b in BUDGETS}
+
+    categories = {CATEGORIES.get(row.category, str(row.category)) for row in queries}
+    return {
+        **evidence(queries),
+        "tokens": tokens(queries),
+        "precision": {
+            str(b): mean(
+                [sum(row.useful[b] for row in queries) / max(1, sum(row.tokens[b] for row in queries))]
             )
-            for budget in BUDGETS
-        }
-
-    def grouped(key: str) -> dict[str, Any]:
-        values = sorted({row[key] for row in rows})
-        return {
-            str(CATEGORIES.get(value, value)): {
-                "questions": len(some),
-                "strict": table(some, True),
-                "fractional": table(some, False),
-            }
-            for value in values
-            for some in [[row for row in rows if row[key] == value]]
-        }
-
-    return {
-        "strict": table(rows, True),
-        "fractional": table(rows, False),
-        "woken_tokens": {
-            str(budget): round(sum(row["woken"][budget] for row in rows) / len(rows), 1) for budget in BUDGETS
+            for b in BUDGETS
         },
-        "by_category": grouped("category"),
-        "by_conversation": grouped("conversation"),
+        "needless": tokens([row for row in rows if row.kind == "needless" and row.small]),
+        "needless_in_flow": tokens([row for row in rows if row.kind == "needless" and not row.small]),
+        "unanswerable": tokens([row for row in rows if row.kind == "unanswerable"]),
+        "nothing_for_unanswerable": mean(
+            [float(row.tokens[BUDGETS[0]] == 0) for row in rows if row.kind == "unanswerable"]
+        ),
+        "by_category": {
+            name: evidence(
+                [row for row in queries if CATEGORIES.get(row.category, str(row.category)) == name]
+            )
+            for name in sorted(categories)
+        },
     }
 
 
-def small_talk(woken: list[int]) -> dict[str, float]:
-    """Tokens that a small message wakes at the smallest budget, and the share of messages that wake nothing."""
-    return {
-        "tokens": round(sum(woken) / len(woken), 1),
-        "nothing": share([float(cost == 0) for cost in woken]),
-    }
+def print_table(name: str, ways: Mapping[str, dict[str, Any]]) -> None:
+    strict = "strict_turns" if name in BY_TURN else "strict"
+    print(f"\n{name}: {next(iter(ways.values()))['questions']} questions")
+    head = ("strict", "part", "R@10", "tokens", "precision", "small talk", "in the flow")
+    print(f"{'':26}" + "".join(f"{one:>18}" for one in head))
+
+    def shares(one: Mapping[str, float]) -> str:
+        return " ".join(f"{100 * one[str(b)]:.1f}" for b in BUDGETS)
+
+    def counts(one: Mapping[str, float]) -> str:
+        return " ".join(f"{one[str(b)]:.0f}" for b in BUDGETS)
+
+    for way, one in ways.items():
+        cells = [shares(one[strict]), shares(one["fractional_turns"]), f"{100 * one['recall_at_10']:.1f}"]
+        cells += [counts(one["tokens"]), shares(one["precision"])]
+        cells += [counts(one["needless"]), counts(one["needless_in_flow"])]
+        print(f"{way:26}" + "".join(f"{cell:>18}" for cell in cells))
+
+
+def run(
+    folder: Path, args: argparse.Namespace, engine: Engine, embedder: Any, new_store: Any
+) -> dict[str, Any]:
+    ways = WAYS | (ABLATIONS if args.ablations else {})
+    rows, times = defaultdict[str, list[Asked]](list), list[float]()
+    for path in sorted(folder.glob("*.json"))[: args.talks]:
+        kept = KeptVectors(embedder, args.vectors and args.vectors / f"{folder.name}_{path.stem}.npz")
+        found = measure(path, ways, engine, kept, args.captions, new_store, times)
+        kept.save()
+        for name, some in found.items():
+            rows[name] += some
+        print(f"{folder.name} {path.stem}", file=sys.stderr)
+    times.sort()
+    result: dict[str, Any] = {name: summed(some) for name, some in rows.items()}
+    if times:
+        result["query_p50_ms"] = round(1e3 * times[len(times) // 2], 1)
+    return result
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    root = Path(__file__).parents[1]
-    parser.add_argument("--data", type=Path, default=root.parent / "shared" / "data" / "locomo")
-    parser.add_argument("--own", action="store_true", help="our own made-up year of talk instead of LoCoMo")
+    root = Path(__file__).parents[1].parent / "shared" / "data"
+    parser.add_argument("--data", type=Path, default=root / "locomo", help="a folder of conversations")
+    parser.add_argument("--all", action="store_true", help=f"{', '.join(SETS)} beside the folder of --data")
+    parser.add_argument("--own", action="store_true", help="our own made-up year of talk instead")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--ablations", action="store_true", help="also leave out one part after the other")
+    parser.add_argument("--ablations", action="store_true", help="also leave out one feature after the other")
     parser.add_argument(
         "--captions", action="store_true", help="add the captions of shared images to the turns"
     )
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
+    parser.add_argument("--talks", type=int, help="only the first so many conversations of each set")
     parser.add_argument(
-        "--vectors", type=Path, help="keep vectors in this .npz file: later runs embed nothing twice"
+        "--vectors", type=Path, help="keep vectors in this folder: later runs embed nothing twice"
     )
     args = parser.parse_args()
-    if args.own:
-        with tempfile.TemporaryDirectory() as folder:
-            args.data = Path(folder)
-            (args.data / "own.json").write_text(json.dumps(build()), encoding="utf-8")
-            _run(args)
-        return
-    if not list(args.data.glob("*.json")):
-        print(
-            f"Skipped: there are no conversations in {args.data}. Give their folder with --data.",
-            file=sys.stderr,
-        )
-        if args.json:
-            print(json.dumps({"skipped": f"no conversations in {args.data}"}))
-        return
-    _run(args)
-
-
-def _run(args: argparse.Namespace) -> None:
-    ways = {**WAYS, **(ABLATIONS if args.ablations else {})}
-    catalogue.ensure(catalogue.DEFAULT_EMBEDDER)
-    with (
-        LlamaEngine(catalogue.ensure(catalogue.SMOLLM2_135M)) as engine,
-        open_embedder() as embedder,
-        new_stores(args.store) as new_store,
-    ):
-        remembering = Remembering(embedder, args.vectors)
-        ensure_related_words(related_words_folder(), embedder)
-        rows, woken, echoes, cost = measure(args.data, ways, engine, remembering, args.captions, new_store)
-        remembering.save()
-    result = {name: {**summed(found), "small_talk": small_talk(woken[name])} for name, found in rows.items()}
-    result["default"]["echo"] = summed(echoes)
+    with tempfile.TemporaryDirectory() as made:
+        folders = [args.data.parent / name for name in SETS] if args.all else [args.data]
+        if args.own:
+            folders = [Path(made) / "own"]
+            folders[0].mkdir()
+            (folders[0] / "own.json").write_text(json.dumps(build()), encoding="utf-8")
+        missing = [str(folder) for folder in folders if not list(folder.glob("*.json"))]
+        if missing:
+            print(
+                f"Skipped: there are no conversations in {', '.join(missing)}. Use --data.", file=sys.stderr
+            )
+            if args.json:
+                print(json.dumps({"skipped": f"no conversations in {', '.join(missing)}"}))
+            return
+        if args.vectors:
+            args.vectors.mkdir(parents=True, exist_ok=True)
+        catalogue.ensure(catalogue.DEFAULT_EMBEDDER)
+        with (
+            LlamaEngine(catalogue.ensure(catalogue.SMOLLM2_135M)) as engine,
+            open_embedder() as embedder,
+            new_stores(args.store) as new_store,
+        ):
+            found = {folder.name: run(folder, args, engine, embedder, new_store) for folder in folders}
     if args.json:
-        told = {"questions": len(rows["default"]), "echo": summed(echoes), "cost": cost}
-        print(json.dumps({**result, **told}))
+        print(json.dumps(found if args.all else next(iter(found.values()))))
         return
-    print(f"{'':28}" + "".join(f"{budget:>16}" for budget in BUDGETS) + f"{'small talk':>16}")
-    print(f"{'':28}" + f"{'strict, part %':>16}" * len(BUDGETS) + f"{'tokens, none %':>16}")
-    for name, one in result.items():
-        cells = [f"{100 * one['strict'][str(b)]:.1f}, {100 * one['fractional'][str(b)]:.1f}" for b in BUDGETS]
-        small = one["small_talk"]
-        cells.append(f"{small['tokens']:.0f}, {100 * small['nothing']:.0f}")
-        print(f"{name:28}" + "".join(f"{cell:>16}" for cell in cells))
-    asked_before = result["default"]["echo"]["strict"]
-    print(
-        f"{'default, asked in vain before':28}"
-        + "".join(f"{100 * asked_before[str(b)]:>15.1f}" for b in BUDGETS)
-    )
-    woken_tokens = result["default"]["woken_tokens"]
-    print(f"{'default, tokens woken':28}" + "".join(f"{woken_tokens[str(b)]:>16}" for b in BUDGETS))
-    for key, value in cost.items():
-        print(f"{key:28}{value:>16}")
+    for name, ways in found.items():
+        print_table(name, {way: one for way, one in ways.items() if isinstance(one, dict)})
 
 
 if __name__ == "__main__":

@@ -43,9 +43,7 @@ from halo_weave.lab.conversations import (
     exchanges_of,
     read_given_reply,
 )
-from halo_weave.paths import related_words_folder
 from halo_weave.search.memory_search import MemorySearch
-from halo_weave.search.related_words import ensure_related_words
 from halo_weave.settings import Settings
 from halo_weave.store.records import DEFAULT_PROMPT
 from halo_weave.store.sqlite import SqliteStore
@@ -270,9 +268,6 @@ class CachingEmbedder:
         found = [self._known[text, query] for text in texts]
         return np.stack(found) if found else np.zeros((0, self.dimension), np.float32)
 
-    def vocabulary(self) -> Sequence[str]:
-        return self.inner.vocabulary()
-
     def close(self) -> None:
         """The embedder is its owner's to close."""
 
@@ -294,8 +289,7 @@ def run_whole_conversation(
     keys: dict[str, list[ChunkKey]] = {}
     with tempfile.TemporaryDirectory() as folder:
         store = SqliteStore(Path(folder) / "memory.sqlite")
-        ensure_related_words(related_words_folder(), embedder)
-        recall = MemorySearch(store, lambda: embedder, akin=related_words_folder())
+        recall = MemorySearch(store, lambda: embedder)
         weave = Weave(
             forced,
             store,

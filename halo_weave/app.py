@@ -36,7 +36,6 @@ from halo_weave.paths import (
     kv_cache_folder,
     memory_file,
     models_folder,
-    related_words_folder,
 )
 from halo_weave.search.embedding_worker import reindex
 from halo_weave.search.llama_embedder import LlamaEmbedder, default_embedder_file, open_embedder
@@ -420,9 +419,7 @@ def _open_recall(chosen: _EmbedderChoice, store: SqlStore, progress: Progress | 
             chosen.pull(_silent)
         return chosen.open()
 
-    return MemorySearch(
-        store, opened, akin=related_words_folder(), image=index_snapshot_file(chosen.options.data)
-    )
+    return MemorySearch(store, opened, image=index_snapshot_file(chosen.options.data))
 
 
 def embedder_file(name: str, progress: Progress = _silent) -> Path:

@@ -39,11 +39,6 @@ def calibration_folder(beside: Path) -> Path:
     return beside / "calibration"
 
 
-def related_words_folder() -> Path:
-    """Tables of related words, one for each embedder."""
-    return models_folder() / "akin"
-
-
 def captures_folder(data: Path) -> Path:
     """The captures of the lab, a folder for each window."""
     return data / "captures"

@@ -173,16 +173,13 @@ class Settings:
         choices=get_args(PairRecall),
     )
     user_weight: float = _remembering(
-        1.5, "How much more your own words count in search than the model's.", low=0.1, high=10
+        2.5, "How much more your own words count in search than the model's.", low=0.1, high=10
     )
-    relevance_floor: float = _remembering(
-        4.5,
-        "How near in meaning a chunk must be for anything to wake up, unless one holds a rare word of yours: small talk reaches 3 at its nearest; 0 wakes the best there is.",
+    min_probability: float = _remembering(
+        0.08,
+        "Something wakes up only if the best of it helps with your message at least this likely; 0 wakes the best there is.",
         low=0,
-        high=20,
-    )
-    mmr_lambda: float | None = _remembering(
-        None, "Below 1, prefers variety among what wakes up; empty is off.", low=0, high=1, optional=True
+        high=1,
     )
     memory_scope: MemoryScope = _remembering(
         "all",

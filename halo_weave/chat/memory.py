@@ -23,7 +23,6 @@ from halo_weave.chat.recall_plan import (
     NO_OVERRIDES,
     RecallOverrides,
     is_related_hit,
-    relevant_hits,
     search_and_plan_recall,
     tag_filter,
 )
@@ -33,7 +32,13 @@ from halo_weave.chat.tools.structured_memory import StructuredMemory
 from halo_weave.chat.turn_runner import storable_text
 from halo_weave.chat.windows import find_window
 from halo_weave.core.chunking import TOKENIZER, split_into_chunks
-from halo_weave.core.resurrection import PlannedResurrection, RecallHit, RecallPlan, ResurrectReason
+from halo_weave.core.resurrection import (
+    PlannedResurrection,
+    RecallHit,
+    RecallPlan,
+    ResurrectReason,
+    least_similarity,
+)
 from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
 from halo_weave.core.working_set import LiveChunk
@@ -166,7 +171,6 @@ class Memory:
             limit=limit,
             now=runtime.now(),
             user_weight=settings.user_weight,
-            mmr_lambda=settings.mmr_lambda,
             only=only,
         )
         live = runtime.open_window(window_id).live_keys if window_id else frozenset()
@@ -538,13 +542,8 @@ class McpMemory:
             user_weight=settings.user_weight,
             only=only,
         )
-        near = {hit.key for hit in relevant_hits(hits, query, settings.relevance_floor)}
-        # Recall skips questions because they state no facts, but a search by a user may look for them.
-        hits = [
-            hit
-            for hit in hits
-            if hit.key in near or ("asking" in hit.parts and hit.matters(settings.relevance_floor))
-        ]
+        least = least_similarity(hits, settings.min_probability, budget)
+        hits = [] if least is None else [hit for hit in hits if hit.similarity >= least]
         records = {one.key: one for one in runtime.store.chunks_by_key(hit.key for hit in hits)}
         names = runtime.names()
         found: list[MemoryHit] = []

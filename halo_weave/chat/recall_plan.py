@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
-from halo_weave.core.informativeness import asks_about_the_past, informative_share, worth_recalling
+from halo_weave.core.informativeness import informative_share, worth_recalling
 from halo_weave.core.resurrection import (
     PlannedResurrection,
     RecallCandidate,
     RecallHit,
     RecallPlan,
     ResurrectReason,
+    least_similarity,
     plan_recall,
 )
 from halo_weave.core.tokens import ChunkKey, Role
@@ -25,7 +27,7 @@ from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # what a search gives the plan to choose from
 MAX_NEAR_MISSES = 5  # near misses that are told
-HALFWAY = 2.0  # nearness that nonsense does not reach: see docs/decisions/0005-recall.md
+RELATED = 0.02  # probability from which on a hit is shown though it holds no word of the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class RecallResult(NamedTuple):
     plan: RecallPlan
     near: tuple[
         PlannedResurrection, ...
-    ] = ()  # below the floor, the best first, with what each would cost by itself
+    ] = ()  # that are not worth their tokens, the best first, with what each would cost by itself
 
 
 NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
@@ -57,18 +59,6 @@ NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
 def hit_limit(room: int) -> int:
     """As many as could wake up if all were a few words long."""
     return min(MAX_HITS, 16 + room // 8)
-
-
-def relevant_hits(found: Sequence[RecallHit], text: str, floor: float) -> list[RecallHit]:
-    """The hits if the text has to do with any of them, without those that tell nothing: they may only come as pairs.
-
-    The floor is a question to the text, not to each hit: the second half of an answer may be far from it in meaning.
-    For a question about the past the best one comes, whatever its nearness.
-    """
-    found = [hit for hit in found if "asking" not in hit.parts]
-    if any(hit.matters(floor) for hit in found):
-        return found
-    return found[:1] if asks_about_the_past(text) else []
 
 
 def tag_filter(store: SqlStore, tags: Collection[str], owner: str = OWNER) -> TagFilter:
@@ -107,9 +97,8 @@ def filter_by_settings(only: SearchFilter, settings: Settings, store: SqlStore, 
 
 
 def is_related_hit(hit: RecallHit) -> bool:
-    """Whether a hit has something to do with what was asked, if perhaps little: a word, a name, a time, or its meaning."""
-    named = any(hit.parts.get(part, 0) > 0 for part in ("words", "speaker", "time"))
-    return named or hit.nearness is None or hit.nearness >= HALFWAY
+    """Whether a hit has something to do with what was asked, if perhaps little: a word, a time, or its meaning."""
+    return bool(hit.words) or hit.parts.get("time", 0) > 0 or hit.probability >= RELATED
 
 
 def quotation_costs(
@@ -155,14 +144,16 @@ def search_and_plan_recall(
         limit=hit_limit(room) + len(live),  # what is live may well fit best
         now=now,
         user_weight=settings.user_weight,
-        mmr_lambda=settings.mmr_lambda,
         only=only,
     )
     # What is live already is no reason to wake up anything else.
-    asleep = [hit for hit in found if hit.key not in live]
-    everything, found = found, relevant_hits(asleep, text, settings.relevance_floor)
-    missed = _near_misses(everything, found, live)
-    wanted = [*(hit.key for hit in (*found, *missed) if hit.key not in live), *overrides.also]
+    everything = [hit for hit in found if hit.key not in live]
+    # What states nothing comes only as the question of an answer.
+    telling = [hit for hit in everything if "asking" not in hit.parts]
+    least = least_similarity(telling, settings.min_probability, room)
+    found = [] if least is None else [hit for hit in telling if hit.similarity >= least]
+    missed = _near_misses(telling, found)
+    wanted = [*(hit.key for hit in (*found, *missed)), *overrides.also]
     candidates = {
         key: candidate
         for key, candidate in store.recall_candidates(window_id, wanted).items()
@@ -200,6 +191,7 @@ def search_and_plan_recall(
             frame_tokens=frame_tokens,
             stamps=stamps,
             pairs=settings.resurrect_pairs,
+            least=inf if least is None else least,
         )
 
     def cost(key: ChunkKey) -> int:
@@ -258,14 +250,8 @@ def _worth_recalling(
     return kept, only_with_answer
 
 
-def _near_misses(
-    everything: Iterable[RecallHit], found: Iterable[RecallHit], live: Collection[ChunkKey]
-) -> list[RecallHit]:
-    """Hits below the floor that tell something and stand out, some more than are told."""
+def _near_misses(everything: Iterable[RecallHit], found: Iterable[RecallHit]) -> list[RecallHit]:
+    """Hits that have to do with the text and are not worth their tokens, some more than are told."""
     known = {hit.key for hit in found}
-    missed = [
-        hit
-        for hit in everything
-        if hit.key not in known and hit.key not in live and "asking" not in hit.parts and is_related_hit(hit)
-    ]
+    missed = [hit for hit in everything if hit.key not in known and is_related_hit(hit)]
     return missed[: 4 * MAX_NEAR_MISSES]

@@ -35,7 +35,7 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import SearchFilter
 from halo_weave.errors import BadInput
 from halo_weave.models import catalogue
-from halo_weave.paths import index_snapshot_file, related_words_folder
+from halo_weave.paths import index_snapshot_file
 from halo_weave.search.embedding_worker import reindex as embed_anew
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
@@ -56,7 +56,7 @@ def open_search(
     """Open search for one command: wait for the embedder, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder, store.folder)
     opened = None if chosen == "off" else lambda: open_local_embedder(chosen)
-    recall = MemorySearch(store, opened, writes=writes, akin=related_words_folder(), image=image)
+    recall = MemorySearch(store, opened, writes=writes, image=image)
     try:
         recall.embedder()
         yield recall
@@ -111,7 +111,6 @@ def search(
                     limit=limit,
                     now=now(),
                     user_weight=settings.user_weight,
-                    mmr_lambda=settings.mmr_lambda,
                     only=only,
                 )
                 scored = {hit.key: hit for hit in found if is_related_hit(hit)}

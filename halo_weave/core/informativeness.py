@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from halo_weave.core.terms import query_terms, stems
 
@@ -71,6 +72,16 @@ _POLITE = re.compile(
     )(?:,?\s+\w+)?\W*$""",
     re.I | re.X,
 )
+# A request to keep something states it: "Can you keep in mind that the code is 2468?"
+_KEEP = re.compile(
+    r"""\b(?:keep\s+in\s+mind|remember|note|memori[sz]e|write\s+down|save|forget)(?:\s+down)?\s+that\b
+    | \b(?:notier\w*|merk\w*|erinner\w*|vergiss\w*|vergess\w*|behalt\w*)\b[^.!?]*\bdass\b
+    | \b(?:not\w*|reten\w*|retien\w*|souven\w*|souvien\w*|oubli\w*|rappel\w*|enregistr\w*)\b[^.!?]*\bqu(?:e\b|['’])
+    | \b(?:recuerd\w*|anot\w*|apunt\w*|olvid\w*|guard\w*)\b[^.!?]*\bque\b
+    | \b(?:запомни\w*|запиши\w*|помни\w*)\b[^.!?]*\bчто\b""",
+    re.I | re.X,
+)
+_LONG_REQUEST = 20  # words; a longer question or request says what it is about
 _SHORT = 25  # words; a longer sentence may say that it does not know one thing and tell another
 _BACK = re.compile(
     r"""\b(?:do|did|can|could|would)\s+you\s+(?:still\s+|even\s+|perhaps\s+)?(?:remember|recall)\b
@@ -85,19 +96,50 @@ _BACK = re.compile(
 
 
 def informative_share(text: str) -> float:
-    """The share of its words that tell something: 0 for questions and empty answers alone, 1 without any."""
+    """The share of its words that tell something: 0 for questions and empty answers alone, 1 without any.
+
+    A long request tells something as well: "I have 40 guests and a small oven, can you plan the menu?".
+    """
     told = total = 0
-    for sentence in _SENTENCE.split(text):
-        size = max(
-            len(sentence.split()), len(sentence) // 12
-        )  # scripts without spaces have no words to count
-        if not sentence.strip():
-            continue
+    for sentence, size in _sentences(text):
         total += size
-        asks = _ASKED.search(sentence) or _ASKING.search(sentence) or _REQUESTED.search(sentence)
+        asks = size <= _LONG_REQUEST and _asks(sentence) and not _KEEP.search(sentence)
         empty = size <= _SHORT and (_EMPTY.search(sentence) or _POLITE.search(sentence))
         told += 0 if asks or empty else size
     return told / total if total else 1.0
+
+
+def asking_share(text: str) -> float:
+    """The share of its words that stand in questions and requests."""
+    sentences = list(_sentences(text))
+    total = sum(size for _, size in sentences)
+    return sum(size for sentence, size in sentences if _asks(sentence)) / total if total else 0.0
+
+
+def _sentences(text: str) -> Iterator[tuple[str, int]]:
+    """The sentences of a text with their sizes in words."""
+    for sentence in _SENTENCE.split(text):
+        if sentence.strip():  # scripts without spaces have no words to count
+            yield sentence, max(len(sentence.split()), len(sentence) // 12)
+
+
+def _asks(sentence: str) -> bool:
+    return bool(_ASKED.search(sentence) or _ASKING.search(sentence) or _REQUESTED.search(sentence))
+
+
+_US = re.compile(
+    r"""\b(?:my|mine|our|ours|me|us|we)\b
+    | \b(?:did|have|had|do|am|was|should|can|will|would)\s+i\b | \bi(?:['’](?:ve|m|d)|\s+(?:have|had|was|am|told|said|mentioned))\b
+    | \b(?:mein\w*|unser\w*|mir|mich|uns|wir)\b | \b(?:habe|hatte|bin|war|soll|kann)\s+ich\b
+    | \b(?:mon|ma|mes|notre|nos|nous)\b | \bj['’]ai\b | \b(?:mi|mis|nuestr[oa]s?|nos)\b
+    | \b(?:мо[йяёи]|мо(?:его|ему|ей|ю|их|им)|мне|меня|нас|нам|наш\w*)\b | 私|僕|俺|我们?|咱""",
+    re.I | re.X,
+)
+
+
+def speaks_of_us(text: str) -> bool:
+    """Whether a message speaks of those who talk: "my sister", "did I", "we"."""
+    return bool(_US.search(text))
 
 
 def asks_about_the_past(text: str) -> bool:

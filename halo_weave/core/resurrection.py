@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from math import log
+from math import exp, inf, log
 from typing import Literal
 
 from halo_weave.core.tokens import ChunkKey, Role
@@ -14,26 +14,24 @@ from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
 PairOrder = Literal["ranked", "with", "off"]
 LENGTH_WEIGHT = 0.5  # of two chunks, one twice as long needs ln 2 times this more similarity to come first
-PAIR_SHARE = 0.5  # of its hit's similarity: measured, it costs no hit and keeps the pairs of strong ones
+PAIR_LOSS = log(8)  # a pair's log-odds are so much lower than those of its hit
+OTHERS_LOSS = log(100)  # beside the best hit others come, down to a hundredth of its odds
+USUAL_ROOM = 512  # tokens; with twice the room a chunk is worth its tokens at half the odds
 
 
 @dataclass(frozen=True, slots=True)
 class RecallHit:
-    """A chunk that answers to the user's words, how strongly, and why."""
+    """A chunk that has to do with a message, how likely it helps, and why."""
 
     key: ChunkKey
-    similarity: float
+    similarity: float  # the log-odds that it helps
     parts: Mapping[str, float] = field(default_factory=dict)  # of the similarity; they add up to it
-    words: tuple[str, ...] = ()  # of the user's that it holds, then those akin to them: "dogs ≈ puppy"
-    nearness: float | None = None  # in meaning: small talk reaches 3 at its nearest; None if it is not known
-    rare: bool = False  # it holds a word of the user's that hardly any other chunk holds
+    words: tuple[str, ...] = ()  # of the message that it holds
 
-    def matters(self, floor: float) -> bool:
-        """Whether it is relevant enough to wake up, and not merely the best of what there is.
-
-        A rare word is enough: an embedder may not know a name or an identifier.
-        """
-        return self.rare or self.nearness is None or floor <= 0 or self.nearness >= floor
+    @property
+    def probability(self) -> float:
+        """How likely it is that the chunk helps with the message."""
+        return 1 / (1 + exp(-max(-50.0, min(50.0, self.similarity))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +97,24 @@ def resurrection_room(
     return room
 
 
+def least_similarity(hits: Iterable[RecallHit], min_probability: float, room: int) -> float | None:
+    """The log-odds from which on a hit is worth its tokens; None if the message needs nothing of memory.
+
+    The best hit decides whether it does. Then others come that are not much less likely: an answer may need several
+    pieces, and each of them by itself is less certain than the best. Where there is more room, more of them come.
+    """
+    best = max((hit.similarity for hit in hits), default=None)
+    least = _log_odds(min_probability)
+    if best is None or best < least:
+        return None
+    spare = max(0.0, log(max(room, 1) / USUAL_ROOM))
+    return best - OTHERS_LOSS - spare
+
+
+def _log_odds(probability: float) -> float:
+    return log(max(probability, 1e-9) / max(1 - probability, 1e-9))
+
+
 def plan_recall(
     hits: Iterable[RecallHit],
     candidates: Mapping[ChunkKey, RecallCandidate],
@@ -108,13 +124,14 @@ def plan_recall(
     frame_tokens: Mapping[Role, int] | None = None,
     stamps: Mapping[tuple[str, Role], int] | None = None,
     pairs: PairOrder = "with",
+    least: float = -inf,
 ) -> RecallPlan:
     """Hits in order of similarity, brightness at deletion and recency, as far as the room goes.
 
     Unless pairs come `with` their hits, similarity is weighed against length: room is what is short. A hit brings its pairs: the question of an answer or the answer's opening for a question, and the opening of
     its own turn. What is live already is free. `with`: a hit and its pairs wake up together or not at all. `ranked`:
     a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone. `stamps`: what the frame of
-    a turn takes more, by the window where it was said and by role.
+    a turn takes more, by the window where it was said and by role. `least`: log-odds below which a pair does not come.
     """
     thrift = LENGTH_WEIGHT if pairs != "with" else 0.0
 
@@ -150,7 +167,7 @@ def plan_recall(
         taken.update((waking.key, waking) for waking in wakes)
         return None
 
-    for hit, members, is_hit in _steps(ranked, candidates, pairs, price):
+    for hit, members, is_hit in _steps(ranked, candidates, pairs, price, least):
         if is_hit:
             cost = take(hit, members)
             if cost is not None:
@@ -191,6 +208,7 @@ def _steps(
     candidates: Mapping[ChunkKey, RecallCandidate],
     pairs: PairOrder,
     price: Callable[[ChunkKey], float],
+    least: float,
 ) -> list[tuple[RecallHit, list[tuple[ChunkKey, ResurrectReason]], bool]]:
     """What is tried one after the other: a hit with what must come along, or a pair of one (then the last is False)."""
     steps: list[tuple[float, int, tuple[RecallHit, list[tuple[ChunkKey, ResurrectReason]], bool]]] = []
@@ -202,8 +220,9 @@ def _steps(
             steps.append((-worth, 0, (hit, own + brought, True)))
             continue
         steps.append((-worth, 0, (hit, own, True)))
-        share = min(hit.similarity, PAIR_SHARE * hit.similarity)
-        steps += [(price(member[0]) - share, 1, (hit, [member], False)) for member in brought]
+        share = hit.similarity - PAIR_LOSS
+        if share >= least:
+            steps += [(price(member[0]) - share, 1, (hit, [member], False)) for member in brought]
     steps.sort(key=lambda step: step[:2])  # stable: equals keep their rank
     return [step for _, _, step in steps]
 

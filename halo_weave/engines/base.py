@@ -347,9 +347,6 @@ class Embedder(Protocol):
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors: ...
 
-    def vocabulary(self) -> Sequence[str]:
-        """The words that are single tokens; empty if unknown."""
-
     def close(self) -> None: ...
 
 

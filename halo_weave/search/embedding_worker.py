@@ -9,14 +9,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from halo_weave.engines.base import Embedder, Vectors
+from halo_weave.engines.base import Embedder
 from halo_weave.errors import HaloWeaveError, StoreBusy, UnknownGeneration
-from halo_weave.search.related_words import RelatedWords, related_words_file
 from halo_weave.store.records import ChunksToEmbed, Serving, VectorGeneration
 from halo_weave.store.sql_store import SqlStore
 
@@ -116,17 +114,14 @@ class EmbeddingWorker:
         *,
         now: Callable[[], datetime],
         writes: bool = True,
-        akin: Path | None = None,
         when_opened: Callable[[], None] = lambda: None,
         when_idle: Callable[[], None] = lambda: None,
     ) -> None:
         """`writes`: False leaves the vectors as they are, for a memory that is only read. `when_idle`: called each time
-        that all is embedded. `akin`: the folder of the tables of akin words; None: there are none.
+        that all is embedded.
         """
         self._store, self._open, self._now, self._writes = store, open_embedder, now, writes
         self.ready: OpenEmbedder | None = None
-        self.akin: RelatedWords | None = None
-        self._akin_folder, self._akin_begun = akin, list[Vectors]()
         self.state: State = "loading" if open_embedder else "off"
         self.sentence = (
             ""
@@ -193,7 +188,6 @@ class EmbeddingWorker:
         finally:
             self._opened.set()  # others wait for it
         if self.ready:
-            self._read_related_words(self.ready.embedder)
             with contextlib.suppress(Exception):  # the next search meets the same error, and reports it
                 self._when_opened()
         while self.ready and self._writes and not self._stop.is_set():
@@ -207,29 +201,9 @@ class EmbeddingWorker:
                 self._idle.notify_all()
             with contextlib.suppress(Exception):  # it is tried again; this thread is the only one that embeds
                 self._when_idle()
-            if ready and not self._work.is_set():
-                self._build_related_words(ready.embedder)
         with self._idle:
             self._busy = self._serving = False
             self._idle.notify_all()
-
-    def _read_related_words(self, embedder: Embedder) -> None:
-        if self._akin_folder:
-            self.akin = RelatedWords.read(related_words_file(self._akin_folder, embedder))
-
-    def _build_related_words(self, embedder: Embedder) -> None:
-        """Once for each embedder, when nothing else is to do. What is said meanwhile goes first."""
-        if self._akin_folder is None or self.akin is not None:
-            return
-        with contextlib.suppress(
-            Exception
-        ):  # search goes on without them; it is tried again when more is said
-            self.akin = RelatedWords.made(
-                embedder, self._akin_begun, lambda: self._stop.is_set() or self._work.is_set()
-            )
-        if self.akin and self.akin.words:
-            self._akin_begun.clear()
-            self.akin.write(related_words_file(self._akin_folder, embedder))
 
     def _choose_generation(self, embedder: Embedder) -> OpenEmbedder | None:
         """Vectors of two embedders cannot be compared: another one than before needs a new generation."""

@@ -47,16 +47,14 @@ class IndexState:
         *,
         writes: bool = True,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        akin: Path | None = None,
         image: Path | None = None,
     ) -> None:
         """The embedder is opened in the background. `writes`: False embeds nothing, for a memory that is only read.
 
-        `akin`: the folder of the tables of akin words; None: there are none. `image`: the file that keeps what was loaded
+        `image`: the file that keeps what was loaded
         for the next start; None for none.
         """
         self._store, self._open, self._writes, self._now = store, open_embedder, writes, now
-        self._akin = akin
         self._lock = threading.Lock()
         self._outline = ChunkTable()
         self._index: VectorIndex | None = None  # all vectors, if the store cannot search them itself
@@ -77,7 +75,6 @@ class IndexState:
             self._open,
             now=self._now,
             writes=self._writes,
-            akin=self._akin,
             when_opened=self._preload,
             when_idle=self._save,
         )

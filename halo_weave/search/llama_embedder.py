@@ -205,14 +205,6 @@ class LlamaEmbedder:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
 
-    def vocabulary(self) -> Sequence[str]:
-        """Those of a BERT: its tokens tell where a word begins."""
-        if not self._model.bert_like:
-            return ()
-        ids = np.arange(self._model.size, dtype=np.int32)
-        pieces = (self._model.piece(id) for id in ids[~self._model.controls(ids)].tolist())
-        return [piece[1:].decode("utf-8", "replace") for piece in pieces if piece.startswith(b" ")]
-
     def close(self) -> None:
         with self._lock:
             for encoder in (self._encoder, self._questions):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from halo_weave.core.informativeness import asking_share, speaks_of_us
 from halo_weave.core.resurrection import RecallHit
-from halo_weave.core.terms import query_terms, stems, terms
+from halo_weave.core.terms import query_terms, terms
 from halo_weave.core.tokens import Role
 from halo_weave.engines.base import NO_FILTER, Embedder, SearchFilter
 from halo_weave.errors import BadSetting, EngineError
@@ -23,25 +24,24 @@ from halo_weave.search.index_snapshot import delete_snapshot
 from halo_weave.search.index_state import CHANGED_SHARE_AT_CLOSE, IndexState
 from halo_weave.search.query_analysis import Span, days_named, rephrase_as_speaker
 from halo_weave.search.ranking import (
-    SMALL_TALK,
+    CONTEXT,
+    ORDINARY,
+    WITH_VECTORS,
+    WORDS_ALONE,
+    WRONG,
     ChunkVectors,
     Floats,
-    ScoreBaseline,
+    Ordinary,
     TermHits,
-    Weights,
-    diversify,
-    expand_from_hits,
+    WordMatch,
     find_terms,
-    word_scores,
 )
-from halo_weave.search.related_words import add_related_words
 from halo_weave.search.vector_index import BLOCK, FetchedVectors, VectorIndex, cosine_similarity
 from halo_weave.store.sql_store import SqlStore
 
 SHORTLIST = 400  # chunks that each way of searching may put forward
 EXPANDED_NEAREST = 100  # of the nearest in meaning, whose neighbours are looked at as well
-BASELINE_CHUNKS = 400  # chunks that tell what likeness is ordinary for a question
-RARE_WORD_SHARE = 200  # a word that at most one of so many chunks holds says enough by itself
+SAMPLE = 400  # chunks that tell what likeness is ordinary for a message
 MAX_QUERY_CHARACTERS = 4_000  # characters of a question that are embedded
 MAX_STORE_COMPARISONS = 20_000  # chunks that a store is asked to compare one by one
 CACHED_QUERIES = 8  # whose vectors are remembered
@@ -49,7 +49,14 @@ OUTDATED_MESSAGE = (
     "The vectors were made by an earlier version and still serve. To renew them, run: halo-weave reindex"
 )
 MOST_TERMS = 64  # of a question, that the word index is asked for
-MOST_SHOWN = 8  # words that are told with a hit, those akin to the user's included
+EVIDENCE = (
+    "meaning",
+    "words",
+    "speaker",
+    "time",
+    "wrong",
+)  # parts that say what a chunk has to do with a message
+USER_WEIGHT = 2.5  # `user_weight` where nobody chose another one
 
 
 class MemorySearch(IndexState):
@@ -60,19 +67,17 @@ class MemorySearch(IndexState):
         store: SqlStore,
         open_embedder: Callable[[], Embedder] | None,
         *,
-        weights: Weights | None = None,
         writes: bool = True,
-        akin: Path | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         image: Path | None = None,
     ) -> None:
-        """`writes`, `now`, `akin` and `image` are as for `Contents`."""
-        super().__init__(store, open_embedder, writes=writes, now=now, akin=akin, image=image)
-        self.weights = weights or Weights()
+        """`writes`, `now` and `image` are as for `IndexState`."""
+        super().__init__(store, open_embedder, writes=writes, now=now, image=image)
+        self.weights = WITH_VECTORS
         self._beside = ThreadPoolExecutor(1, "question")
         self._questions: dict[tuple[str, EmbeddingWorker], Future[Floats | None]] = {}  # the latest, by text
-        self._usual: ScoreBaseline | None = None
-        self._messages: dict[str, Floats] = {}  # vectors of `SMALL_TALK`, by embedder
+        self._ordinary: Ordinary | None = None
+        self._sentences: dict[str, Floats] = {}  # vectors of `ORDINARY`, by embedder
         self._embedding.start()
 
     # What others call
@@ -89,8 +94,7 @@ class MemorySearch(IndexState):
         window: str | None = None,
         limit: int = 50,
         now: datetime,
-        user_weight: float = 1.5,
-        mmr_lambda: float | None = None,
+        user_weight: float = USER_WEIGHT,
         only: SearchFilter = NO_FILTER,
     ) -> list[RecallHit]:
         """The chunks that answer to a text, best first, out of all windows or one. Words alone serve without vectors."""
@@ -102,7 +106,7 @@ class MemorySearch(IndexState):
         embedding = self._vector_of(text)  # while the words are looked up
 
         def find() -> list[RecallHit]:
-            return self._find(text, asked, embedding, window, limit, now, user_weight, mmr_lambda, only)
+            return self._find(text, asked, embedding, window, limit, now, user_weight, only)
 
         with self._lock:
             return self._retry_without_snapshot(find)
@@ -186,17 +190,17 @@ class MemorySearch(IndexState):
 
     def _reset(self) -> None:
         super()._reset()
-        self._usual = None
+        self._ordinary = None
 
     def _load(self, ready: OpenEmbedder) -> None:
         super()._load(ready)
-        self._usual = None
+        self._ordinary = None
 
     def _preload(self) -> None:
         def load() -> None:
             self._refresh()
             if len(self._outline):
-                self._score_baseline()
+                self._ordinary_texts()
 
         with self._lock:
             self._retry_without_snapshot(load)
@@ -212,33 +216,26 @@ class MemorySearch(IndexState):
         limit: int,
         now: datetime,
         user_weight: float,
-        mmr_lambda: float | None,
         only: SearchFilter,
     ) -> list[RecallHit]:
         self._refresh()
         found = find_terms(self._store, self._outline, asked, window=window)
-        widened, akin = self._add_related_words(found, asked, window)
-        words = word_scores(widened, self._outline, self.weights.word_reach)
+        words = WordMatch(found, len(asked), self._outline)
         named = days_named(text[:MAX_QUERY_CHARACTERS], now)
         within = searched_rows(self._outline, window, only)
-        early = self._early_candidates(words, named, now, within)
+        early = self._early_candidates(words.bm25, named, now, within)
         meanings = self._meanings(early, self._index) if self._index else []
         query = embedding.result()
         rows = self._candidates(query, early, window, within)
         if not len(rows):
             return []
         index = None if query is None else self._vectors_with_neighbours(rows)
-        near = None
+        meaning = None
         if query is not None and index:
             meanings += self._meanings(np.setdiff1d(rows, early) if meanings else rows, index)
-            near = np.full(len(rows), np.nan, np.float32)
-            for part, meaning in meanings:
-                near[np.searchsorted(rows, part)] = meaning.nearness(query)
-        parts = self._parts(query, rows, near, words, named, text, now, user_weight)
-        self._expand_from_hits(rows, parts, asked, window)
-        if near is not None:
-            near = self._score_baseline().above_small_talk(near)
-        return self._hits(rows, parts, near, index, found, akin, limit, mmr_lambda)
+            meaning = self._standing(query, rows, meanings)
+        parts = self._parts(query, rows, meaning, words, named, text, now, user_weight)
+        return self._hits(rows, parts, found, limit)
 
     def _early_candidates(self, words: Floats, named: Sequence[Span], now: datetime, within: Bools) -> Rows:
         """Rows worth a closer look whatever the question means: strong in words, of the time that is named."""
@@ -292,79 +289,57 @@ class MemorySearch(IndexState):
             best.append(np.maximum.reduceat(cosine_similarity(vectors, query), np.cumsum(counts) - counts))
         return np.asarray(rows[np.argsort(-np.concatenate(best), kind="stable")[:SHORTLIST]])
 
+    def _standing(
+        self, query: Floats, rows: Rows, meanings: Sequence[tuple[Rows, ChunkVectors]]
+    ) -> tuple[Floats, Floats]:
+        """How far the best passage of each row, and the row amid its neighbours, stand above ordinary texts."""
+        alone, amid = np.zeros(len(rows), np.float32), np.zeros(len(rows), np.float32)
+        (middle, spread), (middle_amid, spread_amid) = self._ordinary_texts().measure(query)
+        for part, vectors in meanings:
+            at = np.searchsorted(rows, part)
+            alone[at] = np.nan_to_num((vectors.best_passages(query) - middle) / spread, nan=0)
+            amid[at] = (vectors.amid_neighbours(query) - middle_amid) / spread_amid
+        return alone, amid
+
     def _parts(
         self,
         query: Floats | None,
         rows: Rows,
-        near: Floats | None,
-        words: Floats,
+        meaning: tuple[Floats, Floats] | None,
+        words: WordMatch,
         named: Sequence[Span],
         text: str,
         now: datetime,
         user_weight: float,
     ) -> dict[str, Floats]:
-        """What each part adds to the similarity of each row."""
-        outline, weights = self._outline, self.weights
+        """What each part adds to the log-odds of each row."""
+        outline, weights = self._outline, self.weights if meaning else WORDS_ALONE
         parts: dict[str, Floats] = {}
-        if query is not None and near is not None:
-            parts["meaning"] = weights.meaning * self._score_baseline().above(query, near)
-        told = outline["told"]
-        # An earlier question holds the words of this one best, and must not set the measure for what tells something.
-        peak = float(words[rows].max(initial=0, where=told[rows] > 0) or words[rows].max(initial=0))
-        if peak:
-            parts["words"] = weights.words * np.minimum(words[rows] / np.float32(peak), 1)
+        # An earlier question is the nearest to this one, and must not set the measure for what tells something.
+        tells = outline["told"][rows] > 0
+        message = weights.base + weights.fullest * _highest(words.near[rows], tells)
+        message += weights.question * asking_share(text) + weights.mine * speaks_of_us(text)
+        message += weights.terms * math.log1p(words.terms)
+        if meaning:
+            alone, amid = meaning
+            parts["meaning"] = weights.passage * alone + weights.amid * amid
+            message += weights.nearest * _highest(alone, tells)
+        best = _highest(words.bm25[rows], tells) or _highest(words.bm25[rows])
+        if best:
+            relative = np.minimum(words.bm25[rows] / np.float32(best), 1)
+            parts["words"] = weights.share * words.own[rows] + weights.bm25 * relative
         heard = self._speakers_named(text)
         if heard:
-            parts["speaker"] = weights.speaker * np.isin(outline["speaker"][rows], heard).astype(np.float32)
-        asking = told[rows] == 0
-        if asking.any():
-            parts["asking"] = -weights.asking * asking.astype(np.float32)
+            parts["speaker"] = weights.speaker * np.isin(outline["speaker"][rows], heard)
+        if named:
+            parts["time"] = weights.time * said_within(outline, rows, named, now)
         wrong = self._marks.weigh(outline["number"][rows], text[:MAX_QUERY_CHARACTERS], query)
         if wrong is not None:
-            parts["wrong"] = -weights.wrong * wrong
-        if named:
-            parts["time"] = weights.time * said_within(outline, rows, named, now).astype(np.float32)
-        if user_weight != 1:
-            # Added to the logarithm of the odds: it decides between equals, and cannot outweigh what fits far better.
-            parts["user"] = np.float32(math.log(user_weight)) * (
-                outline["role"][rows] == ROLES.index(Role.USER)
-            )
-        return parts
-
-    def _expand_from_hits(
-        self, rows: Rows, parts: dict[str, Floats], asked: Collection[str], window: str | None
-    ) -> None:
-        """Add what the words of the best hits tell."""
-        if not self.weights.leads or not parts:
-            return
-        held = expand_from_hits(
-            self._store, self._outline, rows, _evidence(parts), {*asked, *self._names()}, window
-        )
-        if held is not None and held.any():
-            parts["leads"] = self.weights.leads * held
-
-    def _add_related_words(
-        self, found: list[TermHits], asked: Mapping[str, str], window: str | None
-    ) -> tuple[list[TermHits], list[TermHits]]:
-        """The terms widened by words akin to them, and what holds such words."""
-        table, share = self._embedding.akin, self.weights.akin
-        if table is None or not share:
-            return found, []
-        return add_related_words(
-            found,
-            asked,
-            self._names(),
-            table,
-            share,
-            store=self._store,
-            outline=self._outline,
-            window=window,
-        )
-
-    def _names(self) -> set[str]:
-        """Stems of the names of all who spoke."""
-        spoken = (terms(name) for name in self._outline.speaker_codes)
-        return {stem for name in spoken for stem in stems(name, "english")}
+            parts["wrong"] = -WRONG * wrong
+        parts["user"] = np.float32(math.log(user_weight)) * (outline["role"][rows] == ROLES.index(Role.USER))
+        parts["asking"] = weights.asking * ~tells
+        parts["message"] = np.full(len(rows), message)
+        return {name: np.asarray(part, np.float32) for name, part in parts.items()}
 
     def _speakers_named(self, text: str) -> list[int]:
         """Codes of the speakers that a question is about: of several that it names, the one it names first."""
@@ -380,7 +355,7 @@ class MemorySearch(IndexState):
     def _vectors_with_neighbours(self, rows: Rows) -> VectorIndex | FetchedVectors | None:
         """Vectors of at least these chunks and what stands around them; None without vectors."""
         if self._vector_search and self._generation is not None:
-            around = self._outline.around(rows, len(self.weights.context))
+            around = self._outline.around(rows, len(CONTEXT))
             wanted = np.unique(np.concatenate([rows, *around]))
             numbers = self._outline["number"][wanted[wanted >= 0]]
             owners, vectors = self._store.vectors_of(self._generation, numbers.tolist())
@@ -393,85 +368,46 @@ class MemorySearch(IndexState):
         return [(part, self._meaning(part, index)) for part in parts]
 
     def _meaning(self, rows: Rows, index: VectorIndex | FetchedVectors) -> ChunkVectors:
-        return ChunkVectors.of(rows, self._outline, index, self.weights.context)
+        return ChunkVectors.of(rows, self._outline, index, CONTEXT)
 
-    def _score_baseline(self) -> ScoreBaseline:
+    def _ordinary_texts(self) -> Ordinary:
         """A large memory looks at the same chunks until a tenth of it has changed."""
-        size = len(self._outline)
-        if self._usual is None or self._changed > size // 10:
+        size, ready = len(self._outline), self._embedding.ready
+        assert ready is not None
+        if self._ordinary is None or self._changed > size // 10:
             everyone = np.flatnonzero(self._outline["present"])
-            some = everyone[:: max(1, len(everyone) // BASELINE_CHUNKS)]
-            index, ready = self._vectors_with_neighbours(some), self._embedding.ready
-            assert index is not None
-            if ready and ready.embedder.name not in self._messages:
-                self._messages = {ready.embedder.name: ready.embedder.embed(SMALL_TALK, query=True)}
-            messages = self._messages[ready.embedder.name] if ready else None
-            self._usual, self._changed = ScoreBaseline(self._meaning(some, index), messages), 0
-        return self._usual
+            some = everyone[:: max(1, len(everyone) // SAMPLE)]
+            index = self._vectors_with_neighbours(some)
+            if ready.embedder.name not in self._sentences:
+                self._sentences = {ready.embedder.name: ready.embedder.embed(ORDINARY)}
+            chunks = self._meaning(some, index) if index and len(some) else None
+            self._ordinary, self._changed = Ordinary(chunks, self._sentences[ready.embedder.name]), 0
+        return self._ordinary
 
     def _hits(
-        self,
-        rows: Rows,
-        parts: Mapping[str, Floats],
-        near: Floats | None,
-        index: VectorIndex | FetchedVectors | None,
-        found: Sequence[TermHits],
-        akin: Sequence[TermHits],
-        limit: int,
-        mmr_lambda: float | None,
+        self, rows: Rows, parts: Mapping[str, Floats], found: Sequence[TermHits], limit: int
     ) -> list[RecallHit]:
-        if not parts:
-            return []
-        evidence = _evidence(parts)
-        total = evidence + parts.get("user", np.float32(0))
-        # What is no better than any other chunk is no hit, whoever said it.
-        good = np.flatnonzero(evidence > 0)
-        order = good[np.lexsort((-self._outline["said"][rows[good]], -total[good]))]
-        if mmr_lambda is not None and mmr_lambda < 1 and index is not None:
-            pool = order[: max(4 * limit, 200)]
-            whole = self._meaning(rows[pool], index).whole
-            order = pool[diversify(total[pool], whole, mmr_lambda, limit)]
-            # The plan goes by similarity, so the order that variety gives is written into it.
-            total = total.copy()
-            total[order] = np.minimum.accumulate(total[order])
-        order = order[:limit]
+        nothing = np.zeros(len(rows), np.float32)
+        total = sum(parts.values(), nothing)
+        # What fits no better than any other chunk is no hit, whoever said it.
+        fits = sum((part for name, part in parts.items() if name in EVIDENCE), nothing)
+        good = np.flatnonzero(fits > 0)
+        order = good[np.lexsort((-self._outline["said"][rows[good]], -total[good]))][:limit]
         holds: dict[int, list[str]] = {}
-        rare: set[int] = set()
-        few = max(2, len(self._outline) // RARE_WORD_SHARE)
         for hit in found:
-            holding = np.intersect1d(hit.rows, rows[order]).tolist()
-            for row in holding:
+            for row in np.intersect1d(hit.rows, rows[order]).tolist():
                 holds.setdefault(row, []).append(hit.term)
-            # Who asked for it before did not make it frequent.
-            if np.count_nonzero(self._outline["told"][hit.rows] > 0) <= few:
-                rare.update(holding)
-        for row, term in _terms_in_rows(akin, rows[order]):
-            if len(holds.setdefault(row, [])) < MOST_SHOWN:
-                holds[row].append(term)
-        known = np.full(len(rows), np.nan) if near is None else near
         return [
             RecallHit(
                 self._outline.key(int(rows[i])),
                 round(float(total[i]), 4),
                 {name: round(float(part[i]), 4) for name, part in parts.items() if part[i]},
                 tuple(holds.get(int(rows[i]), ())),
-                None if np.isnan(known[i]) else round(float(known[i]), 4),
-                int(rows[i]) in rare,
             )
             for i in order.tolist()
         ]
 
 
-def _terms_in_rows(hits: Sequence[TermHits], rows: Rows) -> Iterator[tuple[int, str]]:
-    """Which of these rows hold which of many terms."""
-    if hits:
-        held = np.concatenate([hit.rows for hit in hits])
-        which = np.repeat(np.arange(len(hits)), [len(hit.rows) for hit in hits])
-        for at in np.flatnonzero(np.isin(held, rows)).tolist():
-            yield int(held[at]), hits[which[at]].term
-
-
-def _evidence(parts: Mapping[str, Floats]) -> Floats:
-    """What speaks for each row, whoever said it."""
-    spoken = [part for name, part in parts.items() if name != "user"]
-    return np.asarray(sum(spoken, np.zeros(len(next(iter(parts.values()))), np.float32)), np.float32)
+def _highest(values: Floats, among: Bools | None = None) -> float:
+    """The highest of some values; 0 of none."""
+    return float((values if among is None else values[among]).max(initial=0))

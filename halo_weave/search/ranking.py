@@ -1,9 +1,9 @@
-"""Combine meaning, words, speaker, time and feedback into one score, measured against the scores of ordinary chunks."""
+"""Find the features of each chunk, and the probability that it helps with a message."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,22 +16,8 @@ from halo_weave.store.sql_store import SqlStore
 
 Floats = npt.NDArray[np.float32]
 MAX_TERM_CHUNKS = 20_000  # a term that more chunks hold tells little and costs much: it is left out
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """How much each part of the similarity counts. They are the same for every question."""
-
-    meaning: float = 1.0  # for each standard deviation above an ordinary chunk
-    words: float = 5.0  # for the chunk that holds the user's words best
-    akin: float = 0.5  # of a word, for one that is akin to it
-    speaker: float = 1.5  # for a chunk of the one whom the question names
-    time: float = 2.0  # for a chunk said in the time that the question names
-    leads: float = 3.0  # for a chunk that holds all the words to which the best hits lead
-    asking: float = 5.0  # taken away from a chunk that tells nothing: questions, answers that know nothing
-    wrong: float = 20.0  # taken away from what was marked as wrong for such a question: it is no hit any more
-    word_reach: tuple[float, ...] = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
-    context: tuple[float, ...] = (0.5, 0.25)  # of the meaning of what stands 1, 2 chunks away
+WORD_REACH = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
+CONTEXT = (0.5, 0.25)  # of the meaning of what stands 1, 2 chunks away
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,19 +30,11 @@ class TermHits:
 
 
 def find_terms(
-    store: SqlStore,
-    outline: ChunkTable,
-    terms: Mapping[str, str],
-    *,
-    most: int = MAX_TERM_CHUNKS,
-    window: str | None = None,
+    store: SqlStore, outline: ChunkTable, terms: Mapping[str, str], *, window: str | None = None
 ) -> list[TermHits]:
-    """Each stem is asked of the word index by itself: that tells which of the question's words a chunk holds.
-
-    `most`: a term that more chunks hold is left out.
-    """
+    """Each stem is asked of the word index by itself: that tells which of the question's words a chunk holds."""
     found = []
-    hits = store.search_terms(list(terms), most, window=window)
+    hits = store.search_terms(list(terms), MAX_TERM_CHUNKS, window=window)
     for term, (numbers, scores) in zip(terms.values(), hits, strict=True):
         if not len(numbers):
             continue
@@ -67,8 +45,29 @@ def find_terms(
     return found
 
 
+class WordMatch:
+    """How well chunks hold the words of a message."""
+
+    def __init__(self, hits: Sequence[TermHits], terms: int, outline: ChunkTable) -> None:
+        """`terms`: how many the message has, those included that no chunk holds."""
+        self.terms, size = terms, max(1, len(outline))
+        rarity = [math.log(1 + (size - len(hit.rows) + 0.5) / (len(hit.rows) + 0.5)) for hit in hits]
+        unknown = math.log(1 + (size + 0.5) / 0.5)
+        if size > MAX_TERM_CHUNKS:  # a term that is not found may be one that nearly all chunks hold
+            unknown = sum(rarity) / max(1, len(rarity))
+        # What the best possible chunk would reach: it holds all terms, each as well as any chunk does.
+        best = sum(rarity) + unknown * (terms - len(hits)) or 1.0
+        shares = [
+            TermHits(hit.term, hit.rows, hit.scores * (rare / max(float(hit.scores.max()), 1e-9) / best))
+            for hit, rare in zip(hits, rarity, strict=True)
+        ]
+        self.own = word_scores(shares, outline, ())  # (rows of the outline,) 0 to 1, of the chunk alone
+        self.near = word_scores(shares, outline, WORD_REACH)  # the same, with the words of its neighbours
+        self.bm25 = word_scores(hits, outline, WORD_REACH)
+
+
 def word_scores(hits: Sequence[TermHits], outline: ChunkTable, reach: Sequence[float]) -> Floats:
-    """(rows of the outline,) BM25, where a term counts for the chunks around as well, less with distance.
+    """(rows of the outline,) the sum over the terms; a term counts for the chunks around as well, less with distance.
 
     Where a term stands in several of these chunks, only the best place counts.
     """
@@ -133,14 +132,18 @@ class ChunkVectors:
         passages = vectors[np.repeat(firsts, own) + np.arange(own.sum())]
         return cls(passages, own, whole, with_neighbours)
 
-    def nearness(self, query: Floats) -> Floats:
-        """(chunks,) mean likeness of the best passage and of the whole amid its neighbours; NaN without a vector."""
+    def best_passages(self, query: Floats) -> Floats:
+        """(chunks,) likeness of the passage that is nearest to the query; NaN without a vector."""
         found = np.full(len(self.counts), np.nan, np.float32)
         has = self.counts > 0
         if has.any():
             firsts = (np.cumsum(self.counts) - self.counts)[has]
             found[has] = np.maximum.reduceat(cosine_similarity(self.passages, query), firsts)
-        return (found + cosine_similarity(self.with_neighbours, query)) / np.float32(2)
+        return found
+
+    def amid_neighbours(self, query: Floats) -> Floats:
+        """(chunks,) likeness of each whole chunk mixed with its neighbours."""
+        return cosine_similarity(self.with_neighbours, query)
 
 
 def _unit(vectors: Floats) -> Floats:
@@ -153,125 +156,94 @@ def _lengths(vectors: Floats) -> Floats:
     return np.asarray(np.where(lengths == 0, 1, lengths), np.float32)
 
 
-def diversify(scores: Floats, whole: Floats, balance: float, count: int) -> list[int]:
-    """Maximal marginal relevance: each next one is good, and unlike those chosen before it.
-
-    `balance` 1 asks for relevance alone, 0 for variety alone.
-    """
-    relevance = scores / max(float(scores.max(initial=0)), 1e-9)
-    alike = np.zeros(len(scores), np.float32)
-    chosen: list[int] = []
-    left = np.ones(len(scores), bool)
-    for _ in range(min(count, len(scores))):
-        value = np.where(left, balance * relevance - (1 - balance) * alike, -np.inf)
-        best = int(value.argmax())
-        chosen.append(best)
-        left[best] = False
-        alike = np.maximum(alike, cosine_similarity(whole, whole[best]))
-    return chosen
-
-
-SMALL_TALK = (  # messages that speak of nothing: what they reach is not relevant
-    *("cool", "alright then", "got it", "hey", "yep", "nope", "good evening", "that is nice to hear"),
-    *("one moment please", "as you like", "well done", "let me think about it"),
+ORDINARY = (  # unrelated sentences, of which some are said in any talk
+    "I made pancakes for breakfast this morning.",
+    "The train was late again today.",
+    "My brother lives in a small town.",
+    "We watched a film last night and went to bed early.",
+    "The meeting was moved to Thursday afternoon.",
+    "I bought a new pair of shoes.",
+    "It has been raining here all week.",
+    "The update fixes a problem with the login page.",
+    "She is studying for her exams at the university.",
+    "I would like to learn how to play the guitar.",
+    "The doctor said that I should rest for a few days.",
+    "We are planning a holiday by the sea.",
+    "My favourite colour is green.",
+    "The price of the flat is too high for us.",
+    "He works as an engineer for a large company.",
+    "Our dog likes to sleep on the sofa.",
+    "I finished the first chapter of the book.",
+    "The garden needs more water in summer.",
+    "Our team won the game on Saturday.",
+    "I am worried about my presentation tomorrow.",
+    "Here is a list of steps that you can follow.",
+    "Start with a simple plan and review it every week.",
+    "The function returns an error when the input is empty.",
+    "Make sure that you save your work before you close the file.",
+    "You could try a different approach and compare the results.",
+    "That sounds like a great idea, good luck with it!",
+    "Thank you so much, this is really helpful.",
+    "Can you help me to write a letter to my landlord?",
+    "What do you think about it?",
+    "I am going to cook dinner for some friends.",
 )
-MIN_SPREAD = 0.5  # of the spread of these messages among themselves: measured spreads are hardly ever smaller
-NEAREST_SCORE = 3.0  # where the chunk nearest to such a message stands, and 0 any other
-MIN_STEP = 0.3  # of the same spread, in a memory of few or like texts
+MIN_SPREAD = 1e-3
 
 
-class ScoreBaseline:
-    """Some chunks out of all, by which others are measured.
+class Ordinary:
+    """Texts by which others are measured: some chunks of this memory, and the sentences of `ORDINARY`.
 
-    A memory that is mostly one text said again and again hardly spreads. Divided by that, any difference would look
-    large; so no spread counts as smaller than a share of what the embedder gives to unlike messages.
+    The likeness to a message is told in standard deviations above what these reach. So it means the same for every
+    embedder and every message; the fixed sentences keep that true in a memory of ten chunks, or of one text said again
+    and again.
     """
 
-    def __init__(self, chunks: ChunkVectors, messages: Floats | None) -> None:
-        """`messages`: the vectors of `SMALL_TALK`, if there is an embedder."""
-        self._chunks = chunks
-        self._least, self._calm = 1e-3, (0.0, 0.0)  # `_calm`: where 0 is, and how large a step is
-        if messages is None:
-            return
-        alike = messages @ messages.T
-        unlike = float(alike[np.triu_indices(len(messages), 1)].std())
-        self._least = max(self._least, MIN_SPREAD * unlike)
-        reached = np.stack([chunks.nearness(one) for one in messages])  # (messages, chunks)
-        embedded = reached[:, ~np.isnan(reached).any(axis=0)]
-        if embedded.size:
-            middle = float(embedded.mean())
-            nearest = float(embedded.max(axis=1).mean())
-            self._calm = middle, max((nearest - middle) / NEAREST_SCORE, MIN_STEP * unlike, 1e-3)
+    def __init__(self, chunks: ChunkVectors | None, sentences: Floats) -> None:
+        self._chunks, self._sentences = chunks, sentences
 
-    def above(self, query: Floats, near: Floats) -> Floats:
-        """Spreads above what an ordinary chunk reaches for this question; 0 for one that is not embedded yet."""
-        middle, spread = self._middle_and_spread(self._chunks.nearness(query))
-        return np.asarray(np.nan_to_num((near - middle) / (spread or 1.0), nan=0.0), np.float32)
-
-    def above_small_talk(self, near: Floats) -> Floats | None:
-        """How near, on a scale on which small talk reaches 0 with any chunk and 3 with the nearest; None if not known.
-
-        Cosines have another scale with every embedder; this measures it, on what is in this memory.
-        """
-        middle, step = self._calm
-        return np.asarray((near - np.float32(middle)) / np.float32(step)) if step else None
-
-    def _middle_and_spread(self, reached: Floats) -> tuple[float, float]:
-        known = reached[~np.isnan(reached)]
-        if not len(known):
-            return 0.0, 0.0
-        return float(known.mean()), max(float(known.std()), self._least)
+    def measure(self, query: Floats) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Mean and spread of the best passages, and of the chunks amid their neighbours."""
+        alone = cosine_similarity(self._sentences, query)
+        if self._chunks is None:
+            return _mean_and_spread(alone), _mean_and_spread(alone)
+        passages = np.concatenate([self._chunks.best_passages(query), alone])
+        amid = np.concatenate([self._chunks.amid_neighbours(query), alone])
+        return _mean_and_spread(passages), _mean_and_spread(amid)
 
 
-EXPANDED_HITS = 3  # hits that lead on
-WORDS_PER_HIT = 12  # words of each
-MAX_EXPANSION_WORDS = 8  # words of all of them together
-COMMON_WORD_SHARE = 20  # a word that more than one in so many chunks holds leads nowhere
-MAX_WORD_CHUNKS = 200  # chunks that hold a word, in a memory of any size: more would take long to weigh
+def _mean_and_spread(values: Floats) -> tuple[float, float]:
+    known = values[~np.isnan(values)]
+    return (float(known.mean()), max(float(known.std()), MIN_SPREAD)) if len(known) else (0.0, 1.0)
 
 
-def expand_from_hits(
-    store: SqlStore,
-    outline: ChunkTable,
-    rows: Rows,
-    evidence: Floats,
-    known: Collection[str],
-    window: str | None,
-) -> Floats | None:
-    """(rows,) how much each holds of the words to which the best of them lead; None without any such words.
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A logistic regression: the log-odds that a chunk helps with a message are the sum of these, each times its feature.
 
-    It tells which hits are better than others and makes no hits: without other evidence it is 0. `known`: words that
-    say nothing new: the question's own, and names of speakers. A word counts by how likely the hits are that hold it,
-    and by its BM25; the best do not lead to each other.
+    Fitted by `scripts/bench recall --all --fit` on four sets of talk with equal weight for each, and rounded
+    (docs/recall.md). Meaning is counted in standard deviations above ordinary texts, words as shares from 0 to 1.
     """
-    telling = np.flatnonzero((evidence > 0) & (outline["told"][rows] > 0))
-    best = telling[np.argsort(-evidence[telling], kind="stable")[:EXPANDED_HITS]]
-    if not len(best):
-        return None
-    odds = np.exp(evidence[best] - evidence[best[0]])
-    texts = {one.number: one.chunk.text for one in store.chunks(outline["number"][rows[best]].tolist())}
-    words = [
-        query_terms(texts.get(number, ""), WORDS_PER_HIT).keys() - set(known)
-        for number in outline["number"][rows[best]].tolist()
-    ]
-    shares: dict[str, float] = defaultdict(float)
-    for held, odd in zip(words, odds.tolist(), strict=True):
-        for word in held:
-            shares[word] += odd
-    most = min(MAX_WORD_CHUNKS, max(4, len(outline) // COMMON_WORD_SHARE))
-    found = find_terms(store, outline, {word: word for word in sorted(shares)}, most=most, window=window)
-    worth = {hit.term: shares[hit.term] * float(hit.scores.max()) for hit in found if len(hit.rows) > 1}
-    taken = sorted(worth, key=lambda word: -worth[word])[:MAX_EXPANSION_WORDS]
-    if not taken:
-        return None
-    total = np.zeros(len(rows), np.float32)
-    for hit in found:
-        if hit.term in taken:
-            _, place, found_at = np.intersect1d(rows, hit.rows, assume_unique=True, return_indices=True)
-            total[place] += (shares[hit.term] * hit.scores[found_at]).astype(np.float32)
-    total[best] = 0
-    total /= np.float32(sum(worth[word] for word in taken))
-    return np.where(evidence > 0, total, np.float32(0))
+
+    passage: float  # the chunk's best passage
+    amid: float  # the chunk mixed with its neighbours
+    share: float  # words of the message that it holds, of what the best possible chunk would hold
+    bm25: float  # the same with its neighbours, of what the best chunk of this memory holds
+    speaker: float  # its speaker is the one whom the message names
+    time: float  # it was said when the message says
+    asking: float  # it states nothing: short questions, courtesies, answers that know nothing
+    # The same for every chunk: what the message is like, and how well the best chunks fit.
+    question: float  # the share of the message that asks
+    mine: float  # the message speaks of those who talk: "my", "did I"
+    terms: float  # the logarithm of how many search terms it has, and one
+    nearest: float  # the highest `passage` of all chunks
+    fullest: float  # the highest `share` of all chunks, with neighbours
+    base: float
+
+
+WITH_VECTORS = Weights(0.65, 0.55, 2.9, 2.9, 1.3, 0.65, -5.0, 1.65, 0.8, 0.4, -0.5, -0.9, -10.2)
+WORDS_ALONE = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.25, 0.0, -1.0, -9.3)
+WRONG = 20.0  # taken off for what was marked as wrong for such a message: it is no hit any more
 
 
 Vector = Floats | None

@@ -805,8 +805,7 @@ declare namespace Wire {
     resurrection_brightness?: "earned" | "hybrid" | "fresh" | null;
     resurrect_pairs?: "ranked" | "with" | "off" | null;
     user_weight?: number | null;
-    relevance_floor?: number | null;
-    mmr_lambda?: number | null;
+    min_probability?: number | null;
     memory_scope?: "all" | "tags" | "window" | null;
     recall_tags?: string | null;
     recall_role?: "user" | "assistant" | null;
@@ -1166,11 +1165,11 @@ declare namespace Wire {
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
       "initial_brightness" | "brightness_cap" | "fade_per_token" | "fade_rate" | "aggregate" | "decay" | "sink" |
       "question_penalty" | "prune_pairs" | "protect_recent_exchanges" | "protect_used" | "score_current_turn" |
-      "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "relevance_floor" |
-      "mmr_lambda" | "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" |
-      "recall_thoughts" | "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
-      "tools" | "tool_rounds" | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens"
-      | "document_seconds" | "capture" | "capture_megabytes")[];
+      "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "min_probability" |
+      "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" |
+      "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds"
+      | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" |
+      "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -1202,8 +1201,7 @@ declare namespace Wire {
     resurrection_brightness?: "earned" | "hybrid" | "fresh";
     resurrect_pairs?: "ranked" | "with" | "off";
     user_weight?: number;
-    relevance_floor?: number;
-    mmr_lambda?: number | null;
+    min_probability?: number;
     memory_scope?: "all" | "tags" | "window";
     recall_tags?: string;
     recall_role?: "user" | "assistant" | null;
@@ -1495,11 +1493,11 @@ declare namespace Wire {
       "effort" | "max_context_tokens" | "prune_to" | "min_chunk_tokens" | "max_chunk_tokens" | "strategy" |
       "initial_brightness" | "brightness_cap" | "fade_per_token" | "fade_rate" | "aggregate" | "decay" | "sink" |
       "question_penalty" | "prune_pairs" | "protect_recent_exchanges" | "protect_used" | "score_current_turn" |
-      "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "relevance_floor" |
-      "mmr_lambda" | "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" |
-      "recall_thoughts" | "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" |
-      "tools" | "tool_rounds" | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens"
-      | "document_seconds" | "capture" | "capture_megabytes")[];
+      "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "min_probability" |
+      "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" |
+      "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds"
+      | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" |
+      "capture" | "capture_megabytes")[];
   }
 
   interface WindowContext {

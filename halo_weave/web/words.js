@@ -193,13 +193,16 @@ export function resurrectedBy(reason, text) {
 
 /** @type {Record<string, string>} */
 const REASONS = {
-  meaning: "meaning", words: "what stands near it", leads: "words of another hit", speaker: "who said it",
+  meaning: "meaning", words: "what stands near it", speaker: "who said it",
   time: "when it was said",
 };
 /** @type {Record<string, string>} */
-const PARTS = { ...REASONS, words: "words", user: "said by you" };
+const PARTS = {
+  ...REASONS, words: "words", user: "said by you", asking: "asks only",
+  wrong: "marked as wrong", message: "your message",
+};
 
-const GOOD = 3.5, STRONG = 6; // like the logarithm of odds: 0 is a chunk like any other
+const GOOD = -2.5, STRONG = 0; // log-odds that the chunk helps: 8 % and 50 %
 
 /** How well a chunk fits what was said, in a word. @param {number | null | undefined} similarity */
 export function fitWord(similarity) {
@@ -217,7 +220,8 @@ export function fit(similarity, parts = {}) {
   const shares = told.map(([name, value]) => `${PARTS[name] ?? name} ${value.toFixed(1)}`);
   const word = fitWord(similarity);
   const made = shares.length ? ` (${shares.join(", ")})` : "";
-  return `${word[0].toUpperCase()}${word.slice(1)} fit: ${similarity.toFixed(1)}${made}`;
+  const likely = Math.round(100 / (1 + Math.exp(-similarity)));
+  return `${word[0].toUpperCase()}${word.slice(1)} fit: helps with a likelihood of ${likely} %${made}`;
 }
 
 // Scripts without spaces between words.

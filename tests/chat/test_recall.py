@@ -62,7 +62,9 @@ def test_the_turn_wakes_what_the_preview_and_the_search_foretell(weave, elsewher
 def test_an_answer_from_another_window_has_its_date_and_origin(weave):
     weave.engine.replies = ["A greyhound needs a soft bed, short walks in winter and a fenced garden."]
     said_in(weave, "Dogs", texts=["What does a greyhound need?"])
-    other = weave.windows.create("Other", settings={**SMALL, "timestamps": True, "resurrect_pairs": "off"}).id
+    other = weave.windows.create(
+        "Other", settings={**SMALL, "timestamps": True, "resurrect_pairs": "off", "min_probability": 0}
+    ).id
     chunks = [
         one
         for event in of(events.ChunksResurrected, list(weave.turns.steps(other, QUESTION)))
@@ -80,7 +82,7 @@ def test_an_answer_from_another_window_has_its_date_and_origin(weave):
 def test_a_search_can_be_limited_to_windows_with_a_tag(weave):
     dogs, cats = said_in(weave, "Dogs", tags=["pets"]), said_in(weave, "Cats", tags=["pets", "home"])
     said_in(weave, "Work", tags=["job"])
-    weave.windows.change_settings({"relevance_floor": 0})  # the hashing embedder knows no meaning
+    weave.windows.change_settings({"min_probability": 0})  # the hashing embedder knows no meaning
     for word, windows in (("pets", {dogs, cats}), ("home", {cats}), ("nothing", set())):
         found = weave.memory.search(QUESTION, tag=word)
         assert {one.record.window for one in found} == windows
@@ -109,7 +111,7 @@ def foretold(weave, window: str) -> list:
 
 def test_a_search_finds_a_chunk_by_its_own_tag(weave):
     dogs = said_in(weave, "Dogs")
-    weave.windows.change_settings({"relevance_floor": 0})
+    weave.windows.change_settings({"min_probability": 0})
     key = only_tagged(weave, dogs, FACTS[1], "race", "pets")
     assert [(one.record.key, one.tags) for one in weave.memory.search(QUESTION, tag="race")] == [
         (key, ("pets", "race"))
@@ -130,11 +132,11 @@ def test_recall_is_limited_by_tags_of_chunks_and_windows(weave):
     said_in(weave, "Work", texts=("At work the greyhound Comet is our mascot.",))
     key = only_tagged(weave, dogs, FACTS[1], "race")
     asking = weave.windows.create(
-        "Asking", settings={**SMALL, "relevance_floor": 0, "recall_tags": "race, chess"}
+        "Asking", settings={**SMALL, "min_probability": 0, "recall_tags": "race, chess"}
     ).id
     assert foretold(weave, asking) == [key]
     sharing = weave.windows.create(
-        "Sharing", settings={**SMALL, "relevance_floor": 0, "memory_scope": "tags"}
+        "Sharing", settings={**SMALL, "min_probability": 0, "memory_scope": "tags"}
     ).id
     tag(weave, sharing, "race")
     assert foretold(weave, sharing) == [key]
@@ -146,7 +148,9 @@ def test_recall_is_limited_by_tags_of_chunks_and_windows(weave):
 def test_recall_is_limited_by_role_pairs_included(weave, role):
     weave.engine.replies = ["A greyhound needs a soft bed, short walks in winter and a fenced garden."]
     said_in(weave, "Dogs", texts=[FACTS[0] if role is Role.USER else "What does a greyhound need?"])
-    asking = weave.windows.create("Asking", settings={**SMALL, "recall_role": role.value}).id
+    asking = weave.windows.create(
+        "Asking", settings={**SMALL, "recall_role": role.value, "min_probability": 0}
+    ).id
     assert {key.role for key in foretold(weave, asking)} == {role}
 
 

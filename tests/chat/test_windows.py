@@ -78,7 +78,7 @@ def test_a_question_of_another_chat_returns_only_with_its_answer(assembled):
     weave.engine.replies = ["I don't know.", "The Siamese comes from Thailand."]
     list(weave.turns.steps(cats.id, "What colour are the eyes of the Siamese?"))
     list(weave.turns.steps(cats.id, "Which country does the Siamese come from?"))
-    halo = weave.windows.create("Halo", settings=SMALL)
+    halo = weave.windows.create("Halo", settings={**SMALL, "resurrect_pairs": "with"})
     list(weave.turns.steps(halo.id, "Siamese: eyes, colour, country?"))
     prompt = spoken_prompt(weave, halo.id)
     assert "What colour are the eyes" not in prompt

@@ -95,9 +95,9 @@ def test_a_budget_heeds_the_stored_settings_and_what_is_near_enough(memory):
     assert "answer" not in {hit["part"] for hit in alone}
     run("reindex", "--data", str(memory))
     asked = ("Tell me of Grace", "--budget", "500")
-    for floor, wakes in ((0, True), (20, False)):
+    for floor, wakes in ((0, True), (1, False)):
         with SqliteStore(memory_file(memory)) as store:
-            store.change_settings(SHARED_KEY, {"relevance_floor": floor}, now=NOW)
+            store.change_settings(SHARED_KEY, {"min_probability": floor}, now=NOW)
         assert bool(found(memory, *asked)["hits"]) == wakes
 
 
@@ -116,7 +116,7 @@ def test_the_screen_shows_who_said_it_when_and_why(memory):
     shown = run("search", "greyhound", "--data", str(memory), "--embedder", "off").stdout
     assert "Grace" in shown
     assert "2026-03-04" in shown
-    assert "words 5.00" in shown
+    assert "(words " in shown
 
 
 def test_a_hit_names_its_window_also_a_deleted_one(memory):

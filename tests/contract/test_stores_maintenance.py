@@ -96,8 +96,10 @@ def test_what_json_cannot_hold_is_refused(store, content):
 
 def test_settings_for_all_windows(store, again):
     store.change_settings("windows", {"top_p": 0.9, "seed": 1}, now=NOW)
-    store.change_settings("windows", {"user_weight": 2, "mmr_lambda": None}, ["seed", "top_k"], now=NOW)
-    assert again().settings() == {"windows": {"top_p": 0.9, "user_weight": 2, "mmr_lambda": None}}
+    store.change_settings(
+        "windows", {"user_weight": 2, "max_context_tokens": None}, ["seed", "top_k"], now=NOW
+    )
+    assert again().settings() == {"windows": {"top_p": 0.9, "user_weight": 2, "max_context_tokens": None}}
 
 
 def test_changes_of_different_settings_at_the_same_time_are_all_kept(store, window, again):

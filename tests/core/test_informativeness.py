@@ -2,7 +2,13 @@
 
 import pytest
 
-from halo_weave.core.informativeness import asks_about_the_past, informative_share, worth_recalling
+from halo_weave.core.informativeness import (
+    asking_share,
+    asks_about_the_past,
+    informative_share,
+    speaks_of_us,
+    worth_recalling,
+)
 
 
 @pytest.mark.parametrize(
@@ -96,6 +102,33 @@ def test_statements_tell_all_they_say(text):
 
 def test_a_statement_with_a_question_tells_in_part():
     assert 0.4 < informative_share("We moved to Bergen last spring. How is your new flat?") < 0.7
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Can you keep in mind that Hedwig wants a window seat?",
+        "Tu peux noter que le code de la cave est 2468 ?",
+        "Kannst du bitte notieren, dass der Schlüssel zum Proberaum die Nummer 17 hat?",
+        "Can you help me to speed up the report, which takes 250 ms now that the queries are cached and indexed by day?",
+    ],
+)
+def test_a_request_that_says_what_it_is_about_tells_something(text):
+    assert informative_share(text) == 1
+    assert asking_share(text) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("Where does my sister live?", True),
+        ("What did I say?", True),
+        ("Why is the sky blue?", False),
+        ("I see.", False),
+    ],
+)
+def test_a_message_may_speak_of_those_who_talk(text, ours):
+    assert speaks_of_us(text) == ours
 
 
 @pytest.mark.parametrize(

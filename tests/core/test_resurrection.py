@@ -6,6 +6,7 @@ from halo_weave.core.resurrection import (
     RecallCandidate,
     RecallHit,
     ResurrectReason,
+    least_similarity,
     plan_recall,
     resurrection_room,
 )
@@ -214,3 +215,33 @@ def test_the_order_in_which_hits_come_does_not_matter(graveyard, room, random):
     shuffled = list(hits)
     random.shuffle(shuffled)
     assert plan_recall(hits, sleepers, room, live=live) == plan_recall(shuffled, sleepers, room, live=live)
+
+
+def hits_of(*similarities: float) -> list[RecallHit]:
+    return [RecallHit(ChunkKey(2 * i + 1, 0, U), one) for i, one in enumerate(similarities)]
+
+
+def test_the_best_hit_decides_whether_a_message_needs_memory_at_all():
+    assert least_similarity([], 0.1, 512) is None
+    assert least_similarity(hits_of(-3.0, -4.0), 0.1, 512) is None
+    assert least_similarity(hits_of(-2.0, -4.0), 0.1, 512) is not None
+    assert least_similarity(hits_of(-9.0), 0, 512) is not None  # 0: the best there is
+
+
+def test_others_come_with_the_best_as_far_as_they_are_not_much_less_likely():
+    least = least_similarity(hits_of(1.0, -2.0, -9.0), 0.1, 512)
+    assert least is not None
+    assert -9 < least < -2
+
+
+def test_with_more_room_less_likely_chunks_are_worth_their_tokens():
+    small, usual, large = (least_similarity(hits_of(1.0), 0.1, room) for room in (64, 512, 2048))
+    assert small == usual
+    assert large is not None
+    assert usual is not None
+    assert large < usual
+
+
+def test_the_probability_is_that_of_the_log_odds():
+    assert hits_of(0.0)[0].probability == 0.5
+    assert 0 < hits_of(-1e6)[0].probability < 1e-9

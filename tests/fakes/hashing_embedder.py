@@ -29,8 +29,5 @@ class HashingEmbedder:
         vectors[~vectors.any(axis=1), 0] = 1
         return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
-    def vocabulary(self) -> Sequence[str]:
-        return ()
-
     def close(self) -> None:
         self.closed = True

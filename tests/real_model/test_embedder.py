@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from halo_weave.errors import EngineError, ModelNotFound, ModelUnusable
-from halo_weave.search import llama_embedder, related_words
+from halo_weave.search import llama_embedder
 from halo_weave.search.llama_embedder import LlamaEmbedder, default_embedder_file, open_embedder
 from tests.contract.test_embedders import minilm
 
@@ -28,16 +28,6 @@ def test_similarities_are_those_of_sentence_transformers(compute):
     vectors = embedder.embed(SENTENCES)
     embedder.close()
     assert np.allclose(vectors @ vectors.T, KNOWN, atol=2e-3)
-
-
-def test_its_words_are_whole_ones_and_kin_is_near():
-    embedder = minilm("llama")
-    words = embedder.vocabulary()
-    near = embedder.embed(["dogs", "puppy", "parliament", *words[2000:3000]])
-    embedder.close()
-    assert {"dogs", "puppy", "london"} <= set(words)
-    assert not [word for word in words if word.startswith(("##", "[CLS", " "))]
-    assert near[0] @ near[1] > related_words._least_cosine(near) > near[0] @ near[2]
 
 
 def test_llama_and_blas_agree():

@@ -106,7 +106,7 @@ def test_thanks_wakes_nothing_and_what_is_spoken_of_does(tmp_path: Path):
             window, "Which of my relatives looks after the beacon on the coast?"
         ).plan.keys
         assert [weave.runtime.store.chunk(key).chunk.text for key in woken][:1] == [FACT]
-        weave.windows.change_settings({"relevance_floor": 0})
+        weave.windows.change_settings({"min_probability": 0})
         assert weave.memory.preview(window, "Hmm.").plan.chunks
 
 

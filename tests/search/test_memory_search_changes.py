@@ -78,19 +78,6 @@ def test_what_another_process_writes_is_found(store, window, folder):
         assert recall.search("walrus", now=NOW)[0].parts["meaning"] > 0
 
 
-def test_a_hit_tells_how_near_it_is_whatever_else_there_is_and_whether_a_word_is_rare(store, window):
-    talk(store, window)
-    with recalling(store) as recall:
-        best = recall.search("greyhound", now=NOW)[0]
-        assert best.rare
-        assert best.nearness is not None
-        assert best.matters(1.0)  # a rare word is enough
-        other = recall.search("something altogether different", now=NOW)
-        assert all(not hit.matters(0.9) and hit.matters(0.0) for hit in other)
-    with recalling(store, None) as recall:  # words alone: nothing is known of its meaning
-        assert recall.search("greyhound", now=NOW)[0].nearness is None
-
-
 def test_a_restart_finds_the_same(store, window):
     talk(store, window)
     with recalling(store) as recall:

@@ -9,7 +9,7 @@ import pytest
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.search import memory_search as module
 from halo_weave.search.memory_search import MemorySearch
-from halo_weave.search.ranking import SMALL_TALK
+from halo_weave.search.ranking import ORDINARY
 from halo_weave.search.vector_index import VectorIndex
 from halo_weave.store.sqlite import SqliteStore
 from tests.fakes.hashing_embedder import HashingEmbedder
@@ -143,11 +143,9 @@ def test_a_store_that_searches_vectors_itself_gives_the_same_hits_and_none_are_l
     searching = SearchingStore(store)
     for within in (None, window):
         with recalling(store) as recall:
-            expected = recall.search(
-                "Who plays the violin in Lisbon?", now=NOW, window=within, mmr_lambda=0.7
-            )
+            expected = recall.search("Who plays the violin in Lisbon?", now=NOW, window=within)
         with recalling(searching) as recall:
-            found = recall.search("Who plays the violin in Lisbon?", now=NOW, window=within, mmr_lambda=0.7)
+            found = recall.search("Who plays the violin in Lisbon?", now=NOW, window=within)
             assert recall.status()["bytes"] == 0
         assert found == expected
         assert found
@@ -163,14 +161,14 @@ def test_what_is_said_later_is_found_through_the_stores_own_index(store, window)
         assert recall.settle(30)
         hits = recall.search("accordions", now=NOW)
     assert hits[0].key.turn_id == ids.user_turn
-    assert hits[0].nearness is not None
+    assert hits[0].parts["meaning"] > 0
 
 
 class CountingEmbedder(HashingEmbedder):
     questions = 0
 
     def embed(self, texts, *, query=False):
-        self.questions += query and texts != SMALL_TALK
+        self.questions += query and texts != ORDINARY
         return super().embed(texts, query=query)
 
 

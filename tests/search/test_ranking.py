@@ -1,8 +1,8 @@
-"""What counts as ordinary, and as near, in memories of odd kinds."""
+"""What counts as ordinary in memories of odd kinds, and how words are counted."""
 
 import numpy as np
 
-from halo_weave.search.ranking import SMALL_TALK, ChunkVectors, Floats, ScoreBaseline, Weights
+from halo_weave.search.ranking import ORDINARY, WITH_VECTORS, ChunkVectors, Floats, Ordinary
 
 
 def units(count: int, seed: int) -> Floats:
@@ -15,36 +15,34 @@ def meaning(vectors: Floats) -> ChunkVectors:
     return ChunkVectors(vectors, np.ones(len(vectors), np.int64), vectors, vectors)
 
 
-MESSAGES = units(len(SMALL_TALK), seed=1)
+SENTENCES = units(len(ORDINARY), seed=1)
 REPEATED, FACT, *_ = np.eye(64, dtype=np.float32)
+
+
+def standing(ordinary: Ordinary, query: Floats, vector: Floats) -> float:
+    """Spreads above ordinary texts."""
+    (middle, spread), _ = ordinary.measure(query)
+    return float((vector @ query - middle) / spread)
 
 
 def test_a_slight_likeness_does_not_outweigh_words_in_a_memory_that_is_mostly_one_text():
     question = np.zeros(64, np.float32)
     question[[1, 2]] = 0.3, np.sqrt(1 - 0.3**2)  # a little like the fact, not at all like what is repeated
     for memory in (np.stack([REPEATED] * 400), np.stack([*[REPEATED] * 399, FACT])):
-        ordinary = ScoreBaseline(meaning(memory), MESSAGES)
-        near = meaning(FACT[None]).nearness(question)
-        assert 0 < ordinary.above(question, near)[0] < Weights().words
+        above = standing(Ordinary(meaning(memory), SENTENCES), question, FACT)
+        assert 0 < WITH_VECTORS.passage * above < 3 * WITH_VECTORS.bm25
+
+
+def test_what_fits_stands_out_as_far_in_a_memory_of_one_chunk_as_in_an_empty_one():
+    question = units(1, seed=3)[0]
+    alone = standing(Ordinary(None, SENTENCES), question, question)
+    beside = standing(Ordinary(meaning(REPEATED[None]), SENTENCES), question, question)
+    assert alone > 4
+    assert np.isclose(alone, beside, rtol=0.1)
 
 
 def test_the_spread_of_a_memory_of_many_texts_counts_as_it_is():
-    chunks = meaning(units(100, seed=2))
-    question = units(1, seed=3)[0]
-    near = chunks.nearness(question)
-    assert np.allclose(
-        ScoreBaseline(chunks, MESSAGES).above(question, near), (near - near.mean()) / near.std(), atol=1e-4
-    )
-
-
-def test_small_talk_reaches_three_with_the_nearest_chunk_and_nothing_with_an_ordinary_one():
-    chunks = meaning(units(100, seed=2))
-    ordinary = ScoreBaseline(chunks, MESSAGES)
-    reached = [ordinary.above_small_talk(chunks.nearness(message)) for message in MESSAGES]
-    assert all(one is not None for one in reached)
-    assert np.isclose(np.mean([one.max() for one in reached if one is not None]), 3, atol=1e-4)
-    assert np.isclose(np.mean([one.mean() for one in reached if one is not None]), 0, atol=1e-4)
-
-
-def test_without_an_embedder_nothing_is_known_of_small_talk():
-    assert ScoreBaseline(meaning(REPEATED[None]), None).above_small_talk(np.zeros(1, np.float32)) is None
+    chunks, question = meaning(units(1000, seed=2)), units(1, seed=3)[0]
+    near = chunks.best_passages(question)
+    above = standing(Ordinary(chunks, SENTENCES), question, chunks.whole[0])
+    assert np.isclose(above, (near[0] - near.mean()) / near.std(), atol=0.2)

@@ -55,6 +55,7 @@ def test_a_search_is_narrowed_by_role_speaker_and_time(client, window):
 def test_a_search_is_narrowed_to_windows_with_a_tag(client, window):
     other = client.post("/api/windows", json={"name": "Tagged"}).json()["id"]
     assert client.patch(f"/api/windows/{other}", json={"tags": ["harbour"]}).status_code == 200
+    client.patch("/api/settings", json={"min_probability": 0})
     for one in (window, other):
         say(client, one, "The pilot boat is painted vermilion.")
     for asked in ({}, {"budget": 2000}):
@@ -139,7 +140,7 @@ def test_tokens_are_told_by_their_positions(client, window):
 
 
 def test_a_message_says_what_is_to_wake_up_for_it(client, window):
-    client.patch(f"/api/windows/{window}", json={"settings": {"relevance_floor": 0.0}})
+    client.patch(f"/api/windows/{window}", json={"settings": {"min_probability": 0}})
     for place in ("Ushuaia", "Punta Arenas"):
         say(client, window, f"The ferry leaves at noon from {place}.")
     for chunk in chunks_of(get_context(client, window)):

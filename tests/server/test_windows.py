@@ -30,11 +30,11 @@ def test_a_window_is_made_changed_listed_and_deleted(client):
 
 def test_null_empties_a_setting_of_a_new_window_as_it_does_of_an_old_one(client, window):
     client.patch("/api/settings", json={"seed": 7})
-    nulls = {"seed": None, "mmr_lambda": None, "top_k": None}
+    nulls = {"seed": None, "recall_role": None, "top_k": None}
     made = client.post("/api/windows", json={"name": "Empty", "settings": nulls}).json()
     changed = client.patch(f"/api/windows/{window}", json={"settings": nulls}).json()
     client.patch("/api/settings", json={"reset": ["seed"]})
-    assert made["settings"] == {"seed": None, "mmr_lambda": None}
+    assert made["settings"] == {"seed": None, "recall_role": None}
     assert changed["settings"] == made["settings"] | {"memory_scope": "window"}
     assert made["effective"]["seed"] is None
     assert made["effective"]["top_k"] == 0
@@ -95,10 +95,12 @@ def test_every_setting_is_described_and_can_be_changed_and_reset(client):
     for one in told["described"]:
         assert one["meaning"].endswith(".")
         assert one["type"] in {"integer", "number", "boolean", "choice", "text", "day"}
-    changed = client.patch("/api/settings", json={"mmr_lambda": 0.5, "top_k": 11}).json()["values"]
-    assert (changed["mmr_lambda"], changed["top_k"]) == (0.5, 11)
-    emptied = client.patch("/api/settings", json={"mmr_lambda": None, "reset": ["top_k"]}).json()["values"]
-    assert (emptied["mmr_lambda"], emptied["top_k"]) == (None, 0)
+    changed = client.patch("/api/settings", json={"max_context_tokens": 900, "top_k": 11}).json()["values"]
+    assert (changed["max_context_tokens"], changed["top_k"]) == (900, 11)
+    emptied = client.patch("/api/settings", json={"max_context_tokens": None, "reset": ["top_k"]}).json()[
+        "values"
+    ]
+    assert (emptied["max_context_tokens"], emptied["top_k"]) == (None, 0)
     assert client.get("/api/settings").json()["values"] == emptied
 
 

@@ -317,7 +317,9 @@ def test_all_parts_of_the_page_call_the_speakers_by_the_same_names(house, show):
     hit.get_by_role("button", name="Why?").click()
     why = page.get_by_role("dialog", name="Why?")
     expect(why).to_contain_text("Ada · turn")
-    expect(why).to_contain_text(re.compile(r"(Weak|Good|Strong) fit: \d+\.\d \(words \d"))
+    expect(why).to_contain_text(
+        re.compile(r"(Weak|Good|Strong) fit: helps with a likelihood of \d+ % \(words \d")
+    )
 
 
 def test_a_reply_under_way_has_the_ais_name_in_a_second_tab(house, show):

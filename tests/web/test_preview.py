@@ -115,7 +115,7 @@ def test_a_near_miss_is_shown_and_wakes_when_it_is_ticked(house, show, monkeypat
     def far(*asked, **more):
         from dataclasses import replace
 
-        return [replace(hit, nearness=0.1, rare=False) for hit in search(*asked, **more)]
+        return [replace(hit, similarity=-3.0) for hit in search(*asked, **more)]
 
     monkeypatch.setattr(recall, "search", far)
     page = show(window)
@@ -139,7 +139,7 @@ def test_the_fit_is_a_word_and_its_number_is_told_when_it_is_asked_for(house, sh
     fit = preview.locator(".fit")
     expect(fit).to_have_text("good fit")
     fit.click()
-    expect(fit).to_contain_text("good fit: 5.")
+    expect(fit).to_contain_text("good fit: helps with a likelihood of ")
     expect(fit).to_have_attribute("aria-expanded", "true")
     page.keyboard.press("Control+k")
     page.get_by_label("Search the whole memory").fill("cat Mochi")

@@ -155,7 +155,9 @@ def test_what_comes_with_its_pair_does_not_claim_its_words(house, show):
     page.evaluate("key => app.explain(key)", hit.get_attribute("data-key"))
     why = page.get_by_role("dialog", name="Why?")
     expect(why).to_contain_text(
-        re.compile(r"Woken by “mochi”, cost \d+ tokens\. (Weak|Good|Strong) fit: \d+\.\d \(words ")
+        re.compile(
+            r"Woken by “mochi”, cost \d+ tokens\. (Weak|Good|Strong) fit: helps with a likelihood of \d+ % \(words "
+        )
     )
     expect(why).to_contain_text("Put to sleep by you")
     expect(why.locator("time").first).to_have_text(re.compile(r"\d\d:\d\d:\d\d"))
