@@ -72,20 +72,28 @@ class Way:
 
 
 def without(*names: str) -> Way:
-    """Ranked without some features. No decision: their weights were fitted together with the base."""
+    """Ranked without some features. No decision: their weights were fitted together with the intercept."""
     return Way(replace(WITH_VECTORS, **dict.fromkeys(names, 0.0)), fill=True)
 
 
 WAYS = {
     "default": Way(),
     "all that fits": Way(fill=True),
-    "dense": without("amid", "share", "bm25", "speaker", "time", "asking"),
-    "words": without("passage", "amid", "speaker", "time", "asking"),
+    "dense": without("with_neighbours", "term_coverage", "bm25", "speaker", "time", "uninformative"),
+    "words": without("best_passage", "with_neighbours", "speaker", "time", "uninformative"),
 }
 ABLATIONS = {
     **{
         f"without {name}": without(name)
-        for name in ("passage", "amid", "share", "bm25", "speaker", "time", "asking")
+        for name in (
+            "best_passage",
+            "with_neighbours",
+            "term_coverage",
+            "bm25",
+            "speaker",
+            "time",
+            "uninformative",
+        )
     },
     "user weight 1": Way(settings=Settings(user_weight=1.0), fill=True),
     "pairs off": Way(settings=Settings(resurrect_pairs="off")),

@@ -103,7 +103,7 @@ def opened(place: str, data: Path) -> tuple[SqlStore, MemorySearch, float]:
     """A memory as a server opens it, up to the first search; and the seconds that this takes."""
     began = time.perf_counter()
     store = open_store(place, beside=data)
-    recall = MemorySearch(store, embedder, image=index_snapshot_file(data))
+    recall = MemorySearch(store, embedder, snapshot_path=index_snapshot_file(data))
     recall.embedder()
     recall.search("warm up", now=datetime.now(UTC))
     return store, recall, time.perf_counter() - began

@@ -419,7 +419,7 @@ def _open_recall(chosen: _EmbedderChoice, store: SqlStore, progress: Progress | 
             chosen.pull(_silent)
         return chosen.open()
 
-    return MemorySearch(store, opened, image=index_snapshot_file(chosen.options.data))
+    return MemorySearch(store, opened, snapshot_path=index_snapshot_file(chosen.options.data))
 
 
 def embedder_file(name: str, progress: Progress = _silent) -> Path:

@@ -389,7 +389,7 @@ class Memory:
         older = self._runtime.recall.status().get("older") and self._embed_anew is not None
         if now.state == "idle" and embedder is None and not older:
             store = self._runtime.store
-            store.request_embeddings([place.number for place in store.outline()])
+            store.request_embeddings([place.number for place in store.chunk_places()])
             self._runtime.recall.embed_soon()
             return self.embedding()
         if self._embed_anew is None:

@@ -203,7 +203,7 @@ class Turns(Branches):
         with _reopen_changed_model(runtime.root, window_id), runtime.exclusive(window_id):
             recover_drafts(runtime.root, held=window_id)
             request = make_request()
-            runtime.recall.expect(request.text)
+            runtime.recall.prefetch_query(request.text)
             open_window = runtime.open_window_to_change(window_id)
             open_window.settings = open_window.settings.changed(sampling or {})
             set_aside_replaced_turns(runtime, open_window, request)

@@ -51,12 +51,12 @@ EmbedderFile = Annotated[
 
 @contextmanager
 def open_search(
-    store: SqlStore, embedder: str | None, *, writes: bool = False, image: Path | None = None
+    store: SqlStore, embedder: str | None, *, writes: bool = False, snapshot_path: Path | None = None
 ) -> Iterator[MemorySearch]:
     """Open search for one command: wait for the embedder, but not until everything is embedded."""
     chosen = embedder_of(read_config(), embedder, store.folder)
     opened = None if chosen == "off" else lambda: open_local_embedder(chosen)
-    recall = MemorySearch(store, opened, writes=writes, image=image)
+    recall = MemorySearch(store, opened, writes=writes, snapshot_path=snapshot_path)
     try:
         recall.embedder()
         yield recall
@@ -100,8 +100,8 @@ def search(
             only = only.within(frozenset({window}))
         if tag:
             only = only.with_tag(tag_filter(store, [tag]))
-        image = index_snapshot_file(folder_of(read_config(), data))
-        with open_search(store, embedder, image=image) as recall:
+        snapshot_path = index_snapshot_file(folder_of(read_config(), data))
+        with open_search(store, embedder, snapshot_path=snapshot_path) as recall:
             told: dict[str, Any] = {}
             if budget is None:
                 settings = _settings(store, window)

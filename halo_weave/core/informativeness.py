@@ -109,7 +109,7 @@ def informative_share(text: str) -> float:
     return told / total if total else 1.0
 
 
-def asking_share(text: str) -> float:
+def question_share(text: str) -> float:
     """The share of its words that stand in questions and requests."""
     sentences = list(_sentences(text))
     total = sum(size for _, size in sentences)
@@ -137,7 +137,7 @@ _US = re.compile(
 )
 
 
-def speaks_of_us(text: str) -> bool:
+def is_first_person(text: str) -> bool:
     """Whether a message speaks of those who talk: "my sister", "did I", "we"."""
     return bool(_US.search(text))
 

@@ -1,5 +1,5 @@
-/* The product of all rows of the narrow view with a question: numpy has no fast one for whole numbers of one byte. view.py
- * does the same without this module, more slowly. */
+/* Products of a query with all rows of the principal components: numpy has no fast product for int8. Without this module,
+ * vector_index.py computes the same, more slowly. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__)
-#define FITTED __attribute__((target_clones("avx2", "default"))) /* chosen by the processor when it is loaded */
+#define FITTED __attribute__((target_clones("avx2", "default"))) /* chosen when the module is loaded */
 #else
 #define FITTED
 #endif
@@ -38,7 +38,7 @@ static PyObject *products(PyObject *self, PyObject *args) {
         multiply(codes.buf, weights.buf, out.buf, rows);
         Py_END_ALLOW_THREADS;
     } else {
-        PyErr_SetString(PyExc_ValueError, "the sizes do not fit each other");
+        PyErr_SetString(PyExc_ValueError, "the sizes do not match");
     }
     PyBuffer_Release(&codes);
     PyBuffer_Release(&weights);

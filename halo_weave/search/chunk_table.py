@@ -18,18 +18,18 @@ Ints = npt.NDArray[np.int32]
 
 
 class NumberMap:
-    """`default` stands for every number that was never set."""
+    """An array from numbers of chunks to integers; numbers that were never set have the `default`."""
 
     def __init__(self, default: int, values: Ints | None = None) -> None:
-        """`values`: of the numbers from 0 on."""
+        """`values`: the integers of the numbers 0, 1, 2, ..."""
         self._default = default
         self.values = np.full(1024, default, np.int32) if values is None else values
 
     def __getitem__(self, numbers: Numbers) -> Numbers:
         known = (numbers >= 0) & (numbers < len(self.values))
-        found = self.values[np.where(known, numbers, 0)].astype(np.int64)
-        found[~known] = self._default
-        return np.asarray(found)
+        values = self.values[np.where(known, numbers, 0)].astype(np.int64)
+        values[~known] = self._default
+        return np.asarray(values)
 
     def __setitem__(self, numbers: Numbers, values: Numbers | int) -> None:
         largest = int(numbers.max(initial=0))
@@ -43,12 +43,12 @@ class NumberMap:
 Rows = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 ROLES = tuple(Role)
-PAUSE = 3600 * 1_000_000  # microseconds; what was said after a longer one is another conversation
+PAUSE = 3600 * 1_000_000  # microseconds; chunks with a longer pause between them are not neighbours
 NONE = -1
-BLOCK = 20_000  # places that are looked at at once
-REORDER_FROM = 1_000  # new chunks of a window, from which on all of it is put in order
+BLOCK = 20_000  # chunks added at a time
+REORDER_FROM = 1_000  # with more new chunks than this, all chunks of a window are sorted again
 CODES = {str(role): code for code, role in enumerate(ROLES)}
-# Each is an array of its own: a search that looks at one of them reads nothing else.
+# Each column is an array of its own, so that a search reads only the columns it needs.
 COLUMNS: dict[str, type[np.generic]] = {
     "number": np.int64,
     "turn": np.int64,
@@ -59,9 +59,9 @@ COLUMNS: dict[str, type[np.generic]] = {
     "after": np.int32,
     "window": np.int32,
     "speaker": np.int32,
-    "told": np.float32,  # share of its words that tell something
-    "role": np.int8,  # its place in `ROLES`
-    "present": np.bool_,
+    "told": np.float32,  # share of its words that state facts, see `core.informativeness`
+    "role": np.int8,  # index in `ROLES`
+    "present": np.bool_,  # False: the chunk was deleted
 }
 
 
@@ -79,7 +79,7 @@ class _WindowOrder:
         self.rows.insert(at, row)
 
     def beside(self, start: int) -> tuple[int, int]:
-        """The rows before and after the one that starts here; NONE where there is none."""
+        """The rows before and after the chunk that starts at this position; NONE where there is none."""
         at = bisect_left(self.starts, start)
         return self.rows[at - 1] if at else NONE, self.rows[at + 1] if at + 1 < len(self.rows) else NONE
 
@@ -89,7 +89,7 @@ class _WindowOrder:
 
 
 class ChunkTable:
-    """One row for each chunk, linked to its neighbours. The row of a deleted chunk stays and is marked."""
+    """One row for each chunk, linked to the rows of its neighbours. The row of a deleted chunk is kept, but not `present`."""
 
     def __init__(self) -> None:
         self._size = 0
@@ -97,8 +97,8 @@ class ChunkTable:
         self._present = 0
         self.window_codes: dict[str, int] = {}
         self.speaker_codes: dict[str, int] = {}
-        self._columns = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}  # with room to grow
-        self._lines: dict[int, _WindowOrder] = {}  # of the windows in which something changed
+        self._columns = {name: np.zeros(0, kind) for name, kind in COLUMNS.items()}  # longer than `_size`
+        self._orders: dict[int, _WindowOrder] = {}  # of the windows that changed, by code
 
     @classmethod
     def from_snapshot(
@@ -109,38 +109,41 @@ class ChunkTable:
         windows: Sequence[str],
         speakers: Sequence[str],
     ) -> ChunkTable:
-        """As it was written: every row of it is there. `windows` and `speakers` in the order of their codes."""
-        outline = cls()
-        outline._columns, outline._size, outline._present, outline._row = dict(columns), size, size, rows
-        outline.window_codes = {name: code for code, name in enumerate(windows)}
-        outline.speaker_codes = {name: code for code, name in enumerate(speakers)}
-        return outline
+        """The table from what `snapshot` returned, in which no row was deleted. `windows` and `speakers`: in the order of
+        their codes."""
+        table = cls()
+        table._columns, table._size, table._present, table._row = dict(columns), size, size, rows
+        table.window_codes = {name: code for code, name in enumerate(windows)}
+        table.speaker_codes = {name: code for code, name in enumerate(speakers)}
+        return table
 
     def snapshot(self) -> tuple[dict[str, npt.NDArray[Any]], list[str], list[str]]:
-        """The columns of all rows that are there, in the order of the chunks, and the names of windows and speakers by
-        code. What was said together is then read together."""
+        """The columns without deleted rows, and the names of windows and speakers by code.
+
+        The rows are sorted by the number of their chunk, so that neighbours are close to each other in the file.
+        """
         kept = np.flatnonzero(self["present"])
         kept = kept[np.argsort(self["number"][kept], kind="stable")]
         columns = {name: self[name][kept] for name in COLUMNS}
-        moved = np.full(self._size, NONE, np.int32)
-        moved[kept] = np.arange(len(kept))
+        new_rows = np.full(self._size, NONE, np.int32)
+        new_rows[kept] = np.arange(len(kept))
         for name in ("before", "after"):
-            there = columns[name] >= 0
-            columns[name][there] = moved[columns[name][there]]
+            linked = columns[name] >= 0
+            columns[name][linked] = new_rows[columns[name][linked]]
         return columns, list(self.window_codes), list(self.speaker_codes)
 
     def __getitem__(self, column: str) -> npt.NDArray[Any]:
-        """One value for each row: a column of `COLUMNS`."""
+        """A column by its name in `COLUMNS`: one value for each row."""
         return self._columns[column][: self._size]
 
     def __len__(self) -> int:
-        """Chunks that are there."""
+        """The number of chunks, without deleted ones."""
         return self._present
 
     def put(self, places: Iterable[ChunkPlace]) -> None:
-        """Chunks that are new, or were there and changed; a chunk's place never changes."""
-        first, windows_before, rest = self._size, len(self.window_codes), iter(places)
-        while block := list(islice(rest, BLOCK)):
+        """Add chunks. Those that have a row already are skipped, since a chunk's place never changes."""
+        first, windows_before, remaining = self._size, len(self.window_codes), iter(places)
+        while block := list(islice(remaining, BLOCK)):
             known = self.rows(np.array([place.number for place in block], np.int64)) >= 0
             self._add(list(compress(block, (~known).tolist())) if known.any() else block)
         new = np.arange(first, self._size)
@@ -149,14 +152,14 @@ class ChunkTable:
         order = np.argsort(windows, kind="stable")
         for rows in np.split(new[order], np.flatnonzero(np.diff(windows[order])) + 1) if len(new) else ():
             window = int(self["window"][rows[0]])
-            self._put_in_line(window, rows, alone=window >= windows_before)
+            self._link_new(window, rows, new_window=window >= windows_before)
 
     def drop(self, numbers: Numbers) -> None:
         rows = self.rows(np.unique(numbers))
         for row in rows[rows >= 0].tolist():
-            line, start = self._line(int(self["window"][row])), int(self["start"][row])
-            earlier, later = line.beside(start)
-            line.drop(start)
+            order, start = self._order(int(self["window"][row])), int(self["start"][row])
+            earlier, later = order.beside(start)
+            order.drop(start)
             self._row[self["number"][row : row + 1]] = NONE
             self._present -= 1
             self["present"][row] = False
@@ -168,36 +171,39 @@ class ChunkTable:
         return ChunkKey(int(self["turn"][row]), int(self["chunk"][row]), role)
 
     def rows(self, numbers: Numbers) -> Rows:
-        """Rows of chunks by number; -1 for one that is not there."""
+        """The rows of chunks by their numbers; -1 for an unknown or deleted chunk."""
         return self._row[numbers]
 
-    def around(self, rows: Rows, reach: int) -> list[Rows]:
-        """For each distance 1, -1, 2, -2, ... the neighbours of the rows; -1 where the conversation ends."""
-        found = []
-        ahead = back = rows
-        for _ in range(reach):
-            ahead = np.where(ahead >= 0, self["after"][ahead], np.int64(NONE))
-            back = np.where(back >= 0, self["before"][back], np.int64(NONE))
-            found += [ahead, back]
-        return found
+    def around(self, rows: Rows, distance: int) -> list[Rows]:
+        """The neighbours of the rows 1 place after them, 1 before, 2 after, 2 before, ... up to `distance`; -1 where there
+        is none."""
+        neighbours = []
+        after = before = rows
+        for _ in range(distance):
+            after = np.where(after >= 0, self["after"][after], np.int64(NONE))
+            before = np.where(before >= 0, self["before"][before], np.int64(NONE))
+            neighbours += [after, before]
+        return neighbours
 
-    def _add(self, fresh: Sequence[ChunkPlace]) -> None:
+    def _add(self, places: Sequence[ChunkPlace]) -> None:
         def code(codes: dict[str, int], name: str) -> int:
             return codes.setdefault(name, len(codes))
 
-        if not fresh:
+        if not places:
             return
-        first, self._size = self._size, self._size + len(fresh)
-        room = len(self._columns["number"])
-        if self._size > room:
+        first, self._size = self._size, self._size + len(places)
+        capacity = len(self._columns["number"])
+        if self._size > capacity:
             for name, column in self._columns.items():
                 wider = np.zeros(max(1024, self._size * 3 // 2), column.dtype)
                 wider[:first] = column[:first]
                 self._columns[name] = wider
         new = {name: column[first : self._size] for name, column in self._columns.items()}
-        numbers, turns, chunks, roles, windows, starts, said, speakers, told = zip(*fresh, strict=True)
+        numbers, turns, chunks, roles, windows, starts, said, speakers, informative = zip(
+            *places, strict=True
+        )
         new["number"][:], new["turn"][:], new["chunk"][:] = numbers, turns, chunks
-        new["start"][:], new["said"][:], new["told"][:] = starts, said, told
+        new["start"][:], new["said"][:], new["told"][:] = starts, said, informative
         new["role"][:] = [CODES[role] for role in roles]
         new["window"][:] = [code(self.window_codes, name) for name in windows]
         new["speaker"][:] = [code(self.speaker_codes, name) for name in speakers]
@@ -205,34 +211,35 @@ class ChunkTable:
         new["present"][:] = True
         self._row[new["number"]] = np.arange(first, self._size)
 
-    def _put_in_line(self, window: int, rows: Rows, *, alone: bool) -> None:
-        """Link new rows of a window with those around them. `alone`: it has no others."""
-        if alone or len(rows) > REORDER_FROM:
-            line = self._lines[window] = self._ordered(rows if alone else self._rows_in(window))
-            self._link_all(np.array(line.rows, np.int64))
+    def _link_new(self, window: int, rows: Rows, *, new_window: bool) -> None:
+        """Link new rows of a window with their neighbours. `new_window`: the window has no other rows."""
+        if new_window or len(rows) > REORDER_FROM:
+            order = self._orders[window] = self._sorted(rows if new_window else self._rows_in(window))
+            self._link_all(np.array(order.rows, np.int64))
             return
-        known, line = window in self._lines, self._line(window)
+        known, order = window in self._orders, self._order(window)
         for row in rows.tolist():
             start = int(self["start"][row])
             if known:
-                line.put(start, row)
-            earlier, later = line.beside(start)
+                order.put(start, row)
+            earlier, later = order.beside(start)
             self._link(earlier, row)
             self._link(row, later)
 
-    def _line(self, window: int) -> _WindowOrder:
-        """The chunks of a window in order, put in order when they are first needed."""
-        if window not in self._lines:
-            self._lines[window] = self._ordered(self._rows_in(window))
-        return self._lines[window]
+    def _order(self, window: int) -> _WindowOrder:
+        """The chunks of a window in time order. They are sorted when this is first called for the window."""
+        if window not in self._orders:
+            self._orders[window] = self._sorted(self._rows_in(window))
+        return self._orders[window]
 
     def _rows_in(self, window: int) -> Rows:
         return np.flatnonzero((self["window"] == window) & self["present"])
 
-    def _ordered(self, rows: Rows) -> _WindowOrder:
+    def _sorted(self, rows: Rows) -> _WindowOrder:
         return _WindowOrder(self["start"][rows], rows)
 
     def _link(self, earlier: int, later: int) -> None:
+        """Make two rows neighbours, unless one is NONE or the pause between them is too long."""
         joined = earlier >= 0 and later >= 0 and abs(self["said"][later] - self["said"][earlier]) <= PAUSE
         if earlier >= 0:
             self["after"][earlier] = later if joined else NONE

@@ -18,7 +18,7 @@ DTYPES = {"F32": "<f4", "F16": "<f2"}
 
 
 def read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """The float tensors of a file, as views on it: length of the header, header in JSON, bytes."""
+    """The float tensors of a file, as views on it. The file: length of the header, header in JSON, data."""
     raw = np.memmap(path, dtype=np.uint8, mode="r") if path.stat().st_size else np.zeros(0, np.uint8)
     length = int.from_bytes(raw[:8].tobytes(), "little")
     if len(raw) < 8 or length > len(raw) - 8:
@@ -27,44 +27,44 @@ def read_safetensors(path: Path) -> dict[str, npt.NDArray[Any]]:
         header = json.loads(raw[8 : 8 + length].tobytes())
     except ValueError as error:
         raise ModelUnusable(f"{path} is not a safetensors file. Try: halo-weave pull") from error
-    body = raw[8 + length :]
+    data = raw[8 + length :]
     tensors = {}
-    for name, about in header.items():
-        if name == "__metadata__" or about["dtype"] not in DTYPES:
+    for name, entry in header.items():
+        if name == "__metadata__" or entry["dtype"] not in DTYPES:
             continue
-        first, last = about["data_offsets"]
-        dtype = np.dtype(DTYPES[about["dtype"]])
-        if last > len(body) or last - first != math.prod(about["shape"]) * dtype.itemsize:
+        first, last = entry["data_offsets"]
+        dtype = np.dtype(DTYPES[entry["dtype"]])
+        if last > len(data) or last - first != math.prod(entry["shape"]) * dtype.itemsize:
             raise ModelUnusable(f"{path} is cut off at tensor {name}. Try: halo-weave pull")
-        tensors[name] = body[first:last].view(dtype).reshape(about["shape"])
+        tensors[name] = data[first:last].view(dtype).reshape(entry["shape"])
     return tensors
 
 
 def _vocabulary(path: Path) -> tuple[list[bytes], list[int]]:
-    """Word pieces as llama.cpp wants them: a word's start is marked, not its continuation."""
-    pieces, kinds = [], []
+    """Word pieces and their types as llama.cpp expects them: the beginning of a word is marked, not its continuation."""
+    pieces, types = [], []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("[") and line.endswith("]"):
             pieces.append(line.encode())
             unused = line.startswith("[unused")
-            kinds.append(int(gguf.TokenType.UNUSED if unused else gguf.TokenType.CONTROL))
+            types.append(int(gguf.TokenType.UNUSED if unused else gguf.TokenType.CONTROL))
         else:
             pieces.append((line[2:] if line.startswith("##") else "\u2581" + line).encode())
-            kinds.append(int(gguf.TokenType.NORMAL))
-    return pieces, kinds
+            types.append(int(gguf.TokenType.NORMAL))
+    return pieces, types
 
 
 def convert(folder: Path, target: Path, *, name: str) -> Path:
-    """Write `target` in half precision, from a folder with model.safetensors, config.json and vocab.txt.
+    """Convert a folder with model.safetensors, config.json and vocab.txt to `target`, in half precision.
 
-    The file appears under its name only when it is whole.
+    The file is written under another name and renamed when it is complete.
     """
-    for needed in ("model.safetensors", "config.json", "vocab.txt"):
-        if not (folder / needed).is_file():
-            raise ModelNotFound(f"no {needed} in {folder}. Try: halo-weave pull")
+    for required in ("model.safetensors", "config.json", "vocab.txt"):
+        if not (folder / required).is_file():
+            raise ModelNotFound(f"no {required} in {folder}. Try: halo-weave pull")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = read_safetensors(folder / "model.safetensors")
-    pieces, kinds = _vocabulary(folder / "vocab.txt")
+    pieces, types = _vocabulary(folder / "vocab.txt")
     if len(pieces) != config["vocab_size"]:
         raise ModelUnusable(f"vocab.txt has {len(pieces)} entries, the model {config['vocab_size']}.")
 
@@ -84,24 +84,24 @@ def convert(folder: Path, target: Path, *, name: str) -> Path:
     writer.add_tokenizer_model("bert")
     writer.add_tokenizer_pre("default")
     writer.add_token_list(pieces)
-    writer.add_token_types(kinds)
+    writer.add_token_types(types)
     writer.add_token_type_count(config["type_vocab_size"])
-    where = {piece: i for i, piece in enumerate(pieces)}
-    writer.add_unk_token_id(where[b"[UNK]"])
-    writer.add_sep_token_id(where[b"[SEP]"])
-    writer.add_pad_token_id(where[b"[PAD]"])
-    writer.add_bos_token_id(where[b"[CLS]"])
-    writer.add_mask_token_id(where[b"[MASK]"])
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    writer.add_unk_token_id(ids[b"[UNK]"])
+    writer.add_sep_token_id(ids[b"[SEP]"])
+    writer.add_pad_token_id(ids[b"[PAD]"])
+    writer.add_bos_token_id(ids[b"[CLS]"])
+    writer.add_mask_token_id(ids[b"[MASK]"])
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, config["num_hidden_layers"])
     for source, tensor in tensors.items():
-        wanted = names.get_name(source.removeprefix("bert."), try_suffixes=(".weight", ".bias"))
-        if wanted is None:  # llama.cpp has no use for it
+        target_name = names.get_name(source.removeprefix("bert."), try_suffixes=(".weight", ".bias"))
+        if target_name is None:  # llama.cpp does not use it
             continue
-        # Biases and norms are added, not multiplied: they stay exact and cost nothing.
-        exact = tensor.ndim == 1 or wanted in ("position_embd.weight", "token_types.weight")
-        kind = gguf.GGMLQuantizationType.F32 if exact else gguf.GGMLQuantizationType.F16
+        # Biases, norms and small tables stay in full precision, which costs nothing.
+        full_precision = tensor.ndim == 1 or target_name in ("position_embd.weight", "token_types.weight")
+        kind = gguf.GGMLQuantizationType.F32 if full_precision else gguf.GGMLQuantizationType.F16
         values = np.asarray(tensor, dtype=np.float32)
-        writer.add_tensor(wanted, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        writer.add_tensor(target_name, gguf.quants.quantize(values, kind), raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

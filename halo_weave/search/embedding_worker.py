@@ -1,4 +1,4 @@
-"""Embed chunks in a background thread, and re-embed all of memory with another embedder."""
+"""Embed chunks in a background thread, and re-embed the whole memory with another embedder."""
 
 from __future__ import annotations
 
@@ -18,67 +18,72 @@ from halo_weave.errors import HaloWeaveError, StoreBusy, UnknownGeneration
 from halo_weave.store.records import ChunksToEmbed, Serving, VectorGeneration
 from halo_weave.store.sql_store import SqlStore
 
-METHOD = 2  # of making passages: vectors by another one are older. 1 put the date in front of each passage
-LEAST_WORDS = 10  # a shorter sentence joins the next: alone it says too little to be found by
-MOST_WORDS = 60  # a longer one is cut: one vector cannot hold it
-MOST_PASSAGES = 16  # of one chunk; a chunk of more is cut into larger ones
-SENTENCE = re.compile(r"(?<=[.!?\]:;])\s+|(?<=[。！？])|\n+")
+METHOD = 2  # version of `passages`; vectors of another version are outdated. Version 1 prefixed the date
+
+MIN_WORDS = 10  # a shorter sentence is joined with the next: alone it says too little
+MAX_WORDS = 60  # a longer sentence is cut: one vector cannot represent it well
+MAX_PASSAGES = 16  # passages per chunk; the passages of a long chunk are larger
+SENTENCE_BOUNDARY = re.compile(r"(?<=[.!?\]:;])\s+|(?<=[。！？])|\n+")
 
 
 def _sentences(text: str) -> list[str]:
-    """Sentences and lines, long ones cut."""
-    found: list[str] = []
-    for sentence in SENTENCE.split(text):
+    """The sentences and lines of a text; long ones are cut."""
+    sentences: list[str] = []
+    for sentence in SENTENCE_BOUNDARY.split(text):
         words = sentence.split()
-        found.extend(" ".join(words[i : i + MOST_WORDS]) for i in range(0, len(words), MOST_WORDS))
-    return found
+        sentences.extend(" ".join(words[i : i + MAX_WORDS]) for i in range(0, len(words), MAX_WORDS))
+    return sentences
 
 
 def passages(text: str, speaker: str) -> list[str]:
-    """At least one, even of an empty text. A date would take up much of the meaning of a short one."""
-    text = text[: MOST_PASSAGES * MOST_WORDS * 16]  # a run without spaces has no words to count
-    parts = _sentences(text)
-    least = max(LEAST_WORDS, -(-len(text.split()) // MOST_PASSAGES))
+    """The passages of a chunk that are embedded, each with the speaker's name in front; at least one, even of an empty text.
+
+    The date is not embedded: it would take up much of the meaning of a short passage.
+    """
+    text = text[
+        : MAX_PASSAGES * MAX_WORDS * 16
+    ]  # also limits text without spaces, which has no words to count
+    min_words = max(MIN_WORDS, -(-len(text.split()) // MAX_PASSAGES))
     joined: list[str] = []
-    for part in parts:
-        if joined and len(joined[-1].split()) < least:
-            joined[-1] += " " + part
+    for sentence in _sentences(text):
+        if joined and len(joined[-1].split()) < min_words:
+            joined[-1] += " " + sentence
         else:
-            joined.append(part)
-    if len(joined) > 1 and len(joined[-1].split()) < least:
+            joined.append(sentence)
+    if len(joined) > 1 and len(joined[-1].split()) < min_words:
         last = joined.pop()
         joined[-1] += " " + last
-    who = f"{speaker}: " if speaker else ""
-    return [f"{who}{part}" for part in (joined or [text.strip()])]
+    prefix = f"{speaker}: " if speaker else ""
+    return [f"{prefix}{passage}" for passage in (joined or [text.strip()])]
 
 
-WORKER_BATCH = 16  # chunks between two looks at whether to stop
+WORKER_BATCH = 16  # chunks embedded at a time; between batches the worker can stop
 RETRY_SECONDS = 1.0
-NICE = 5  # the model's own threads go first
+NICE = 5  # priority of the thread, below that of the model's threads
 
 State = Literal["loading", "ready", "off"]
 
 
 def generation_name(embedder: Embedder) -> str:
-    """What a generation is called: after its embedder, and after how passages were made for it."""
+    """The name of a generation: its embedder, and the version of `passages`."""
     return f"{embedder.name}, passages {METHOD}"
 
 
 def is_outdated(generation: VectorGeneration | Serving) -> bool:
-    """Whether passages were made otherwise for it than they are now."""
+    """Whether the vectors were made with another version of `passages`."""
     return not generation.model.endswith(f", passages {METHOD}")
 
 
 def _same_embedder(generation: Serving, embedder: Embedder) -> bool:
-    """Its vectors can be compared with this embedder's, even if passages were made otherwise."""
-    name = generation.model.rpartition(", passages ")[0] or generation.model  # the first method had no number
+    """Whether the vectors can be compared with those of this embedder. They can if only the version of `passages` differs."""
+    name = generation.model.rpartition(", passages ")[0] or generation.model  # version 1 had no suffix
     return (name, generation.dimension) == (embedder.name, embedder.dimension)
 
 
 def embed_batch(store: SqlStore, embedder: Embedder, generation: int, limit: int = WORKER_BATCH) -> int:
-    """Embed some of the chunks that lack a vector; 0 when none does."""
+    """Embed some of the chunks that lack a vector. Returns how many; 0 if none does."""
     wanted = store.wanted(generation, limit)
-    # Another process may have cleared the memory since: what is gone needs no vector.
+    # Chunks that another process has deleted since are not among the records.
     records = store.chunks(wanted.numbers.tolist())
     if not records:
         return 0
@@ -88,24 +93,22 @@ def embed_batch(store: SqlStore, embedder: Embedder, generation: int, limit: int
         parts = passages(record.chunk.text, record.speaker)
         texts.extend(parts)
         counts.append(len(parts))
-    found = ChunksToEmbed(np.array([record.number for record in records], np.int64), wanted.seen)
-    store.add_vectors(generation, found, embedder.embed(texts), counts)
+    embedded = ChunksToEmbed(np.array([record.number for record in records], np.int64), wanted.seen)
+    store.add_vectors(generation, embedded, embedder.embed(texts), counts)
     return len(records)
 
 
 @dataclass(frozen=True, slots=True)
 class OpenEmbedder:
-    """An embedder, and the generation of vectors that it makes and searches."""
+    """An embedder, and the generation of vectors that it adds to and searches."""
 
     embedder: Embedder
     generation: int
-    older: bool = (
-        False  # passages were made otherwise for some of them: they serve, and new ones would serve better
-    )
+    outdated: bool = False  # the vectors can be searched, but were made with another version of `passages`
 
 
 class EmbeddingWorker:
-    """Opens the embedder and keeps the vectors up with what is said."""
+    """Opens the embedder in a thread, and embeds new chunks."""
 
     def __init__(
         self,
@@ -117,8 +120,8 @@ class EmbeddingWorker:
         when_opened: Callable[[], None] = lambda: None,
         when_idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`writes`: False leaves the vectors as they are, for a memory that is only read. `when_idle`: called each time
-        that all is embedded.
+        """`writes`: False embeds nothing, for a memory that is only read. `when_idle`: called whenever all chunks are
+        embedded, or embedding has failed.
         """
         self._store, self._open, self._now, self._writes = store, open_embedder, now, writes
         self.ready: OpenEmbedder | None = None
@@ -126,7 +129,7 @@ class EmbeddingWorker:
         self.sentence = (
             ""
             if open_embedder
-            else "The embedder is off: words alone serve. To have one, start without: --embedder off"
+            else "The embedder is off, so search goes by words only. To have one, start without: --embedder off"
         )
         self._when_opened, self._when_idle = when_opened, when_idle
         self._work = threading.Event()
@@ -143,28 +146,28 @@ class EmbeddingWorker:
         else:
             self._opened.set()
 
-    def note(self) -> None:
-        """There may be chunks to embed."""
+    def notify(self) -> None:
+        """Tell the thread that there may be chunks to embed."""
         with self._idle:
             if self._serving:
                 self._busy = True
                 self._work.set()
 
-    def opened(self, timeout: float | None = None) -> bool:
-        """Wait until the embedder is there, or it is known that it will not be."""
+    def wait_until_opened(self, timeout: float | None = None) -> bool:
+        """Wait until the embedder is open, or opening it has failed."""
         return self._opened.wait(timeout)
 
     def settle(self, timeout: float | None = None) -> bool:
-        """Wait until all that was said before is embedded, or cannot be."""
+        """Wait until all chunks stored so far are embedded, or embedding has failed."""
         with self._idle:
             return self._idle.wait_for(lambda: not self._busy, timeout)
 
     def restart_generation(self) -> None:
-        """The memory was cleared: its vectors begin again."""
+        """Begin a new generation of vectors, because the memory was cleared."""
         if self.ready:
             self.ready = self._choose_generation(self.ready.embedder)
             self.state = "ready" if self.ready else "off"
-            self.note()
+            self.notify()
 
     def close(self) -> None:
         self._stop.set()
@@ -182,31 +185,36 @@ class EmbeddingWorker:
             assert self._open is not None
             self.ready = self._choose_generation(self._open())
             self.state = "ready" if self.ready else "off"
-        except Exception as error:  # files beside the model may be wrong in unexpected ways
+        except Exception as error:  # damaged files beside the model can raise anything
             self.state = "off"
-            self.sentence = f"{_error_sentence(error, 'The embedder could not be opened')} Words alone serve."
+            self.sentence = (
+                f"{_error_sentence(error, 'The embedder could not be opened')} Search goes by words only."
+            )
         finally:
-            self._opened.set()  # others wait for it
+            self._opened.set()
         if self.ready:
-            with contextlib.suppress(Exception):  # the next search meets the same error, and reports it
+            with contextlib.suppress(Exception):  # the next search has the same error and reports it
                 self._when_opened()
         while self.ready and self._writes and not self._stop.is_set():
             self._work.wait()
             self._work.clear()
-            ready = self.ready  # the memory may be another one's by now
+            ready = self.ready  # clearing the memory replaces it
             if ready:
                 self._embed_pending(ready)
             with self._idle:
                 self._busy = self._work.is_set()
                 self._idle.notify_all()
-            with contextlib.suppress(Exception):  # it is tried again; this thread is the only one that embeds
+            with contextlib.suppress(Exception):  # this thread must not end; it is tried again later
                 self._when_idle()
         with self._idle:
             self._busy = self._serving = False
             self._idle.notify_all()
 
     def _choose_generation(self, embedder: Embedder) -> OpenEmbedder | None:
-        """Vectors of two embedders cannot be compared: another one than before needs a new generation."""
+        """The embedder with the current generation, if that has its vectors; else None, and `sentence` says why.
+
+        Vectors of different embedders cannot be compared.
+        """
         current = self._store.serving()
         if current is None and self._writes:
             self._store.begin_generation(generation_name(embedder), embedder.dimension, now=self._now())
@@ -216,9 +224,9 @@ class EmbeddingWorker:
         embedder.close()
         self.sentence = (
             f"The vectors of this memory were made by {current.model}, not by {embedder.name}. "
-            "To use the new one, run: halo-weave reindex. Words alone serve."
+            "To use the new one, run: halo-weave reindex. Search goes by words only."
             if current
-            else "Nothing of this memory is embedded yet: words alone serve."
+            else "Nothing in this memory is embedded yet, so search goes by words only."
         )
         return None
 
@@ -233,24 +241,23 @@ class EmbeddingWorker:
                 if self._stop.wait(RETRY_SECONDS):
                     return
             except UnknownGeneration:
-                return  # the memory was cleared meanwhile: whoever searches next begins its vectors again
+                return  # the memory was cleared meanwhile; the next search begins a new generation
             except Exception as error:
-                # Search goes on with what is embedded; the rest is tried again when more is said. That holds for any
-                # error, since this thread is the only one that embeds.
-                told = _error_sentence(error, "Embedding failed")
-                self.sentence = f"{told} What was said last is found by its words alone."
+                # After any error the thread goes on, and tries again when the next chunks are stored.
+                reason = _error_sentence(error, "Embedding failed")
+                self.sentence = f"{reason} The newest chunks are found by their words only."
                 return
 
 
 def _error_sentence(error: Exception, what: str) -> str:
-    """Our own errors are sentences already; others get one."""
+    """An error as a sentence. Our own errors are sentences already."""
     if isinstance(error, HaloWeaveError | OSError):
         return f"{str(error).rstrip('.')}."  # another sentence follows
     return f"{what} ({type(error).__name__}: {error})."
 
 
 REINDEX_BATCH = (
-    256  # chunks: enough to be a backlog for the embedder, few enough that an interruption loses little
+    256  # chunks: enough for the fast path of the embedder, few enough to lose little when interrupted
 )
 
 
@@ -261,7 +268,8 @@ def reindex(
     now: Callable[[], datetime],
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> VectorGeneration:
-    """Build the generation of this embedder and method, or what it lacks; then it serves, and older vectors are removed."""
+    """Embed all chunks with this embedder, or those that still lack a vector. Then make this generation the current one, and
+    delete the older vectors."""
     generation = store.begin_generation(generation_name(embedder), embedder.dimension, now=now())
     done, total = 0, generation.wanted
     progress(done, total)
@@ -270,4 +278,4 @@ def reindex(
         progress(done, max(done, total))
     store.complete_generation(generation.id, now=now())
     store.delete_old_vectors()
-    return next(one for one in store.generations() if one.id == generation.id)
+    return next(current for current in store.generations() if current.id == generation.id)

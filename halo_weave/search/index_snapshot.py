@@ -1,4 +1,8 @@
-"""A snapshot of the search index in a memory-mapped file, so that a large memory opens at once."""
+"""A snapshot of the search index in a memory-mapped file, from which a large memory opens at once.
+
+The file: a JSON header with its digest, the arrays of the chunk table and of the vector index, a checksum for each block of
+the arrays, and the quantized vectors, each with its own checksum.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +27,14 @@ import numpy.typing as npt
 from halo_weave.search.chunk_table import COLUMNS, NONE, ChunkTable, NumberMap
 from halo_weave.search.vector_index import (
     COMPONENTS,
-    GONE,
+    REMOVED,
     OpenFile,
     PrincipalComponents,
     QuantizedRows,
     RowFile,
     SnapshotDamaged,
     VectorIndex,
-    parts_of,
+    in_parts,
     row_size,
 )
 from halo_weave.store.records import Numbers
@@ -40,59 +44,60 @@ log = logging.getLogger(__name__)
 Array = npt.NDArray[Any]
 
 MAGIC = b"HWINDEX1"
-_OPENING = struct.Struct("<8sQ32s")  # magic, length of the head, its digest
-LONGEST_HEAD = 1 << 26
-ALIGNED = 4096
-BLOCK = 1 << 16  # bytes that one sum is for
-ABANDONED_SECONDS = 600.0  # seconds; no file takes this long to be written
+_OPENING = struct.Struct("<8sQ32s")  # magic, length of the header, digest of the header
+MAX_HEADER_BYTES = 1 << 26
+ALIGNMENT = 4096
+BLOCK = 1 << 16  # bytes per checksum
+ABANDONED_SECONDS = 600.0  # a partial file older than this is from a killed process
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedIndex:
-    """What recall has of a memory, up to a point of its changes."""
+    """The chunk table and the vector index of a memory as of a sequence number."""
 
-    outline: ChunkTable
-    index: VectorIndex | None  # None: the store searches the vectors itself
+    table: ChunkTable
+    index: VectorIndex | None  # None: the store has its own vector index
     sequence: int
 
 
 def open_snapshot(
     path: Path, store: SqlStore, generation: int, *, vectors: bool, writes: bool
 ) -> LoadedIndex | None:
-    """What a file holds of this memory, if it fits. `vectors`: whether it must have them."""
+    """Load the index from a file; None if there is none that matches the memory. `vectors`: whether it must have
+    vectors."""
     try:
         descriptor = os.open(path, (os.O_RDWR if writes else os.O_RDONLY) | getattr(os, "O_BINARY", 0))
     except OSError:
         return None
     try:
-        image = _SnapshotFile(path, OpenFile(descriptor), writes)
-        head = image.head
-        if (head["generation"], "codes" in head) != (generation, vectors):
+        file = _SnapshotFile(path, OpenFile(descriptor), writes)
+        header = file.header
+        if (header["generation"], "codes" in header) != (generation, vectors):
             return None
-        if head["sequence"] > store.sequence() or not store.knows_index_snapshot(head["mark"]):
+        if header["sequence"] > store.sequence() or not store.knows_index_snapshot(header["mark"]):
             return None
-        image.check()
-        return image.loaded()
+        file.check()
+        return file.load()
     except (SnapshotDamaged, OSError, ValueError, KeyError, TypeError) as error:
-        log.info("%s is not used, the memory is read from its store: %s", path, error)
+        log.info("%s is not used, the index is loaded from the store: %s", path, error)
         return None
 
 
 def delete_snapshot(path: Path) -> None:
-    """Delete the file, and what killed processes left of such ones."""
-    for one in (path, *path.parent.glob(f"{path.name}.*.partial")):
+    """Delete the file, and partial files of processes that were killed."""
+    for file in (path, *path.parent.glob(f"{path.name}.*.partial")):
         try:
-            one.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("%s cannot be deleted: %s", one, error)
+            log.warning("%s cannot be deleted: %s", file, error)
 
 
 class IndexSnapshot:
-    """What was loaded, as it is now, while that changes."""
+    """A consistent copy of a loaded index, which can be written while the index changes."""
 
     def __init__(self, loaded: LoadedIndex) -> None:
         self.sequence = loaded.sequence
-        self.columns, self.windows, self.speakers = loaded.outline.snapshot()
+        self.columns, self.windows, self.speakers = loaded.table.snapshot()
         self.index: VectorIndex | None = None
         self.rows = np.zeros(0, np.int64)
         if loaded.index is not None:
@@ -100,7 +105,7 @@ class IndexSnapshot:
 
 
 def write_snapshot(path: Path, store: SqlStore, generation: int, snapshot: IndexSnapshot) -> None:
-    """Whole or not at all, readable by the owner only."""
+    """Write the file under another name and rename it when it is complete. Only the file's owner can read it."""
     if sys.byteorder != "little":
         return
     for partial in path.parent.glob(f"{path.name}.*.partial"):
@@ -108,14 +113,16 @@ def write_snapshot(path: Path, store: SqlStore, generation: int, snapshot: Index
             if time.time() - partial.stat().st_mtime > ABANDONED_SECONDS:
                 partial.unlink()
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
-    mark = secrets.token_hex(16)
+    snapshot_id = secrets.token_hex(16)
     descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
         with os.fdopen(descriptor, "r+b") as file:
-            _write(file, snapshot, {"mark": mark, "generation": generation, "sequence": snapshot.sequence})
+            _write(
+                file, snapshot, {"mark": snapshot_id, "generation": generation, "sequence": snapshot.sequence}
+            )
             file.flush()
             os.fsync(file.fileno())
-        if store.record_index_snapshot(mark, generation):
+        if store.record_index_snapshot(snapshot_id, generation):
             partial.replace(path)
     finally:
         with suppress(OSError):
@@ -124,80 +131,83 @@ def write_snapshot(path: Path, store: SqlStore, generation: int, snapshot: Index
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    """An array in the file, with room for more rows."""
+    """An array in the file. It is mapped with room for more rows."""
 
     start: int
-    kind: str
-    shape: tuple[int, ...]  # of what is there
-    room: int  # rows that fit in
+    dtype: str
+    shape: tuple[int, ...]  # of the rows that were written
+    capacity: int  # rows
 
     @property
     def used(self) -> int:
-        """Bytes."""
-        return int(np.dtype(self.kind).itemsize * np.prod(self.shape))
+        """Bytes of the rows that were written."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape))
 
     @property
     def end(self) -> int:
-        return self.start + int(np.dtype(self.kind).itemsize * np.prod((self.room, *self.shape[1:])))
+        return self.start + int(np.dtype(self.dtype).itemsize * np.prod((self.capacity, *self.shape[1:])))
 
     @property
-    def sums(self) -> int:
+    def checksums(self) -> int:
+        """How many checksums the array has."""
         return -(-self.used // BLOCK)
 
     def array(self, mapped: mmap.mmap) -> Array:
-        whole = (self.room, *self.shape[1:])
-        return np.frombuffer(mapped, self.kind, int(np.prod(whole)), self.start).reshape(whole)
+        shape = (self.capacity, *self.shape[1:])
+        return np.frombuffer(mapped, self.dtype, int(np.prod(shape)), self.start).reshape(shape)
 
 
 class _SnapshotFile:
-    """A file that is open."""
+    """An open snapshot file."""
 
     def __init__(self, path: Path, file: OpenFile, writes: bool) -> None:
         self._path, self._file, self._writes = path, file, writes
-        self.head = self._read_head()
+        self.header = self._read_header()
         self._sections = {
-            name: _Section(start, kind, tuple(shape), room)
-            for name, (start, kind, shape, room) in self.head["sections"].items()
+            name: _Section(start, dtype, tuple(shape), capacity)
+            for name, (start, dtype, shape, capacity) in self.header["sections"].items()
         }
 
     def check(self) -> None:
-        """Raises `ImageDamaged` if something is not as it was written. Vectors are looked at when they are read."""
-        known = np.frombuffer(self._file.read(self._sums(None) * 8, self.head["sums"]), "<u8")
-        found = [_sums(self._file.read, one.start, one.used) for one in self._sections.values()]
-        if not np.array_equal(known, np.concatenate(found)):
-            raise SnapshotDamaged("a part of it is not as it was written")
+        """Raise `SnapshotDamaged` if a checksum of the arrays is wrong. Vectors are checked when they are read."""
+        stored = np.frombuffer(self._file.read(self._checksums_before(None) * 8, self.header["sums"]), "<u8")
+        computed = [
+            _checksums(self._file.read, section.start, section.used) for section in self._sections.values()
+        ]
+        if not np.array_equal(stored, np.concatenate(computed)):
+            raise SnapshotDamaged("a checksum of its arrays is wrong")
 
-    def loaded(self) -> LoadedIndex:
-        head, sections = self.head, self._sections
-        end = max(one.end for one in sections.values())
+    def load(self) -> LoadedIndex:
+        header, sections = self.header, self._sections
+        end = max(section.end for section in sections.values())
         mapped = mmap.mmap(self._file.descriptor, end, access=mmap.ACCESS_COPY)
         arrays = {name: section.array(mapped) for name, section in sections.items()}
-        outline = ChunkTable.from_snapshot(
+        table = ChunkTable.from_snapshot(
             {name: arrays[name] for name in COLUMNS},
             sections["number"].shape[0],
             NumberMap(NONE, arrays["row"]),
-            head["windows"],
-            head["speakers"],
+            header["windows"],
+            header["speakers"],
         )
-        if "codes" not in head:
-            return LoadedIndex(outline, None, head["sequence"])
-        count, dimension = sections["owner"].shape[0], head["dimension"]
-        self._codes = RowFile(self._file, head["codes"], count, dimension)
+        if "codes" not in header:
+            return LoadedIndex(table, None, header["sequence"])
+        count, dimension = sections["owner"].shape[0], header["dimension"]
+        self._codes = RowFile(self._file, header["codes"], count, dimension)
         view = "view" in arrays and PrincipalComponents(arrays["directions"], arrays["units"], arrays["view"])
         index = VectorIndex.from_snapshot(
             dimension,
             QuantizedRows(dimension, self._codes),
             arrays["owner"],
-            NumberMap(GONE, arrays["first"]),
+            NumberMap(REMOVED, arrays["first"]),
             NumberMap(0, arrays["count"]),
             view or None,
-            head["learned"],
+            header["learned"],
             self._erase,
         )
-        return LoadedIndex(outline, index, head["sequence"])
+        return LoadedIndex(table, index, header["sequence"])
 
     def _erase(self, rows: Numbers | None) -> None:
-        """The vectors of these rows go out of the file; None: it is of no use any more."""
+        """Overwrite the vectors of these rows in the file with zeros; None: delete the file, since its rows are outdated."""
         if not self._writes:
             return
         if rows is None:
@@ -211,9 +221,8 @@ class _SnapshotFile:
             if "view" in self._sections:
                 self._erase_view(rows)
             if os.fstat(self._file.descriptor).st_ino != self._path.stat().st_ino:
-                delete_snapshot(
-                    self._path
-                )  # another process wrote this one, and may not be there to do the same
+                # Another process has written a newer file since, and may have ended before it could erase these rows.
+                delete_snapshot(self._path)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -221,145 +230,145 @@ class _SnapshotFile:
             delete_snapshot(self._path)
 
     def _erase_view(self, rows: Numbers) -> None:
-        view, first = self._sections["view"], self.head["sums"] + 8 * self._sums("view")
+        view, first = self._sections["view"], self.header["sums"] + 8 * self._checksums_before("view")
         for row in rows.tolist():
             self._file.write(bytes(COMPONENTS), view.start + row * COMPONENTS)
-        places = rows * COMPONENTS
-        for block in np.unique(np.concatenate([places, places + COMPONENTS - 1]) // BLOCK).tolist():
+        offsets = rows * COMPONENTS
+        for block in np.unique(np.concatenate([offsets, offsets + COMPONENTS - 1]) // BLOCK).tolist():
             length = min(BLOCK, view.used - block * BLOCK)
-            total = _sums(self._file.read, view.start + block * BLOCK, length)
-            self._file.write(total.tobytes(), first + 8 * block)
+            checksum = _checksums(self._file.read, view.start + block * BLOCK, length)
+            self._file.write(checksum.tobytes(), first + 8 * block)
 
-    def _sums(self, name: str | None) -> int:
-        """How many sums stand before those of a section; None: in all."""
+    def _checksums_before(self, section: str | None) -> int:
+        """How many checksums precede those of a section; None: how many there are in total."""
         names = list(self._sections)
-        before = names[: names.index(name)] if name else names
-        return sum(self._sections[one].sums for one in before)
+        before = names[: names.index(section)] if section else names
+        return sum(self._sections[name].checksums for name in before)
 
-    def _read_head(self) -> dict[str, Any]:
+    def _read_header(self) -> dict[str, Any]:
         opening = self._file.read(_OPENING.size, 0)
         if len(opening) < _OPENING.size:
             raise SnapshotDamaged("it is too short")
         magic, length, digest = _OPENING.unpack(opening)
-        if magic != MAGIC or length > LONGEST_HEAD:
-            raise SnapshotDamaged("it is of another kind")
+        if magic != MAGIC or length > MAX_HEADER_BYTES:
+            raise SnapshotDamaged("it is not a snapshot of this version")
         blob = self._file.read(length, _OPENING.size)
         if hashlib.blake2b(blob, digest_size=32).digest() != digest:
-            raise SnapshotDamaged("its head is not as it was written")
-        head = dict(json.loads(blob))
-        if os.fstat(self._file.descriptor).st_size != head["size"]:
-            raise SnapshotDamaged("it is not as long as it was")
-        return head
+            raise SnapshotDamaged("the digest of its header is wrong")
+        header = dict(json.loads(blob))
+        if os.fstat(self._file.descriptor).st_size != header["size"]:
+            raise SnapshotDamaged("its length is wrong")
+        return header
 
 
-def _sums(read: Callable[[int, int], bytes], start: int, used: int) -> npt.NDArray[np.uint64]:
-    """Of each block of the bytes in use, as words."""
-    found = [np.zeros(0, np.uint64)]
-    for at in range(0, used, 16 * BLOCK):
-        piece = read(min(16 * BLOCK, used - at), start + at)
+def _checksums(read: Callable[[int, int], bytes], start: int, length: int) -> npt.NDArray[np.uint64]:
+    """The checksum of each block of a part of the file: the sum of its 64-bit words."""
+    checksums = [np.zeros(0, np.uint64)]
+    for offset in range(0, length, 16 * BLOCK):
+        piece = read(min(16 * BLOCK, length - offset), start + offset)
         words = np.frombuffer(piece + bytes(-len(piece) % 8), "<u8")
-        found.append(np.add.reduceat(words, np.arange(0, len(words), BLOCK // 8)))
-    return np.concatenate(found)
+        checksums.append(np.add.reduceat(words, np.arange(0, len(words), BLOCK // 8)))
+    return np.concatenate(checksums)
 
 
 # Writing
 
-_Parts = Iterator[Array]  # of an array, one after the other
+_Parts = Iterator[Array]  # consecutive parts of an array
 
 
-def _write(file: IO[bytes], snapshot: IndexSnapshot, head: dict[str, Any]) -> None:
-    """Head, arrays, sums of the arrays, vectors. Room that is not used takes no space on the disk."""
-    arrays = {**_outline_arrays(snapshot), **(_index_arrays(snapshot) if snapshot.index is not None else {})}
-    head |= {"windows": snapshot.windows, "speakers": snapshot.speakers}
-    count, codes = len(snapshot.rows), 0
+def _write(file: IO[bytes], snapshot: IndexSnapshot, header: dict[str, Any]) -> None:
+    """Write header, arrays, checksums and vectors. Unused room in the arrays takes no space on the disk."""
+    arrays = {**_table_arrays(snapshot), **(_index_arrays(snapshot) if snapshot.index is not None else {})}
+    header |= {"windows": snapshot.windows, "speakers": snapshot.speakers}
+    codes_size = 0
     if snapshot.index is not None:
         dimension = snapshot.index.dimension
-        codes = count * row_size(dimension)
-        head |= {"dimension": dimension, "learned": snapshot.index.learned, "codes": 1 << 50}
-    head |= {"sums": 1 << 50, "size": 1 << 50, "sections": {}}
-    names = {name: [1 << 50, kind, shape, room] for name, (kind, shape, room, _) in arrays.items()}
-    at = _aligned(_OPENING.size + len(_packed_head(head | {"sections": names})))
-    for name, (kind, shape, room, _) in arrays.items():
-        section = _Section(at, kind, shape, room)
-        head["sections"][name] = [at, kind, shape, room]
-        at = _aligned(section.end)
-    sections = {
-        name: _Section(start, kind, shape, room)
-        for name, (start, kind, shape, room) in head["sections"].items()
+        codes_size = len(snapshot.rows) * row_size(dimension)
+        header |= {"dimension": dimension, "learned": snapshot.index.learned, "codes": 1 << 50}
+    # The offsets depend on the length of the header, so its length is first estimated with the largest offsets.
+    header |= {"sums": 1 << 50, "size": 1 << 50, "sections": {}}
+    estimate = {
+        name: [1 << 50, dtype, shape, capacity] for name, (dtype, shape, capacity, _) in arrays.items()
     }
-    head["sums"] = at
-    at = _aligned(at + 8 * sum(section.sums for section in sections.values()))
+    offset = _aligned(_OPENING.size + len(_header_json(header | {"sections": estimate})))
+    sections: dict[str, _Section] = {}
+    for name, (dtype, shape, capacity, _) in arrays.items():
+        sections[name] = _Section(offset, dtype, shape, capacity)
+        header["sections"][name] = [offset, dtype, shape, capacity]
+        offset = _aligned(sections[name].end)
+    header["sums"] = offset
+    offset = _aligned(offset + 8 * sum(section.checksums for section in sections.values()))
     if snapshot.index is not None:
-        head["codes"] = at
-    head["size"] = at + codes
-    blob = _packed_head(head)
+        header["codes"] = offset
+    header["size"] = offset + codes_size
+    blob = _header_json(header)
     file.write(_OPENING.pack(MAGIC, len(blob), hashlib.blake2b(blob, digest_size=32).digest()) + blob)
-    for name, (kind, _, _, parts) in arrays.items():
+    for name, (dtype, _, _, parts) in arrays.items():
         file.seek(sections[name].start)
         for part in parts:
-            file.write(np.ascontiguousarray(part, kind).data)
+            file.write(np.ascontiguousarray(part, dtype).data)
     if snapshot.index is not None:
-        file.seek(head["codes"])
+        file.seek(header["codes"])
         for rows in snapshot.index.rows.packed(snapshot.rows):
             file.write(rows.data)
-    file.truncate(head["size"])
+    file.truncate(header["size"])
     file.flush()
-    _write_sums(file, head["sums"], sections)
+    _write_checksums(file, header["sums"], sections)
 
 
-def _write_sums(file: IO[bytes], at: int, sections: dict[str, _Section]) -> None:
-    def read(count: int, place: int) -> bytes:
-        file.seek(place)
+def _write_checksums(file: IO[bytes], offset: int, sections: dict[str, _Section]) -> None:
+    def read(count: int, at: int) -> bytes:
+        file.seek(at)
         return file.read(count)
 
-    found = [_sums(read, section.start, section.used) for section in sections.values()]
-    file.seek(at)
-    file.write(np.concatenate(found).tobytes())
+    checksums = [_checksums(read, section.start, section.used) for section in sections.values()]
+    file.seek(offset)
+    file.write(np.concatenate(checksums).tobytes())
 
 
-_ToWrite = tuple[str, tuple[int, ...], int, _Parts]  # kind, shape, room, and the rows
+_ToWrite = tuple[str, tuple[int, ...], int, _Parts]  # dtype, shape, capacity, and the rows
 
 
-def _outline_arrays(snapshot: IndexSnapshot) -> dict[str, _ToWrite]:
+def _table_arrays(snapshot: IndexSnapshot) -> dict[str, _ToWrite]:
     numbers = snapshot.columns["number"]
     rows = np.full(int(numbers.max(initial=0)) + 1, NONE, np.int32)
     rows[numbers] = np.arange(len(numbers))
-    found = {name: _with_room(column) for name, column in snapshot.columns.items()}
-    return {**found, "row": _alone(rows)}
+    columns = {name: _with_room(column) for name, column in snapshot.columns.items()}
+    return {**columns, "row": _without_room(rows)}
 
 
 def _index_arrays(snapshot: IndexSnapshot) -> dict[str, _ToWrite]:
     index, rows = snapshot.index, snapshot.rows
     assert index is not None
     owners = index.owners[rows]
-    firsts = np.flatnonzero(np.diff(owners, prepend=GONE))
-    first = np.full(int(owners.max(initial=0)) + 1, GONE, np.int32)
+    firsts = np.flatnonzero(np.diff(owners, prepend=REMOVED))
+    first = np.full(int(owners.max(initial=0)) + 1, REMOVED, np.int32)
     count = np.zeros(len(first), np.int32)
     first[owners[firsts]], count[owners[firsts]] = firsts, np.diff(np.append(firsts, len(owners)))
-    found = {"owner": _with_room(owners), "first": _alone(first), "count": _alone(count)}
+    arrays = {"owner": _with_room(owners), "first": _without_room(first), "count": _without_room(count)}
     if view := index.view:
-        found |= {"directions": _alone(view.directions), "units": _alone(view.units)}
-        parts = (view.codes[part] for part in parts_of(rows))
-        found["view"] = ("i1", (len(rows), COMPONENTS), _room(len(rows)), parts)
-    return found
+        arrays |= {"directions": _without_room(view.directions), "units": _without_room(view.units)}
+        parts = (view.codes[part] for part in in_parts(rows))
+        arrays["view"] = ("i1", (len(rows), COMPONENTS), _capacity(len(rows)), parts)
+    return arrays
 
 
-def _alone(array: Array) -> _ToWrite:
+def _without_room(array: Array) -> _ToWrite:
     return array.dtype.str, array.shape, len(array), iter([array])
 
 
 def _with_room(array: Array) -> _ToWrite:
-    return array.dtype.str, array.shape, _room(len(array)), iter([array])
+    return array.dtype.str, array.shape, _capacity(len(array)), iter([array])
 
 
-def _room(rows: int) -> int:
-    """Without it the first new row would copy all of them."""
+def _capacity(rows: int) -> int:
+    """Room for more rows; without it, the first new row would copy all of them."""
     return rows * 9 // 8 + 1024
 
 
-def _aligned(place: int) -> int:
-    return -(-place // ALIGNED) * ALIGNED
+def _aligned(offset: int) -> int:
+    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def _packed_head(head: dict[str, Any]) -> bytes:
-    return json.dumps(head).encode()
+def _header_json(header: dict[str, Any]) -> bytes:
+    return json.dumps(header).encode()

@@ -1,4 +1,4 @@
-"""Embed texts with any embedding GGUF through llama.cpp, by default with MiniLM."""
+"""Embed texts with any embedding GGUF, by default MiniLM, through llama.cpp."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from halo_weave.models import catalogue
 from halo_weave.models.gguf_header import read_header
 from halo_weave.search.bert_encoder import BertEncoder, open_bert
 
-DECLARATION = "config_sentence_transformers.json"
+PREFIX_FILE = "config_sentence_transformers.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Prefixes:
+    """What a model expects in front of queries and passages."""
+
     query: str = ""
     passage: str = ""
 
 
-SEARCHING = Prefixes(query="Represent this sentence for searching relevant passages: ")
+BGE_PREFIXES = Prefixes(query="Represent this sentence for searching relevant passages: ")
 FAMILIES: tuple[tuple[str, Prefixes], ...] = (
     ("nomic-embed", Prefixes("search_query: ", "search_document: ")),
     ("embeddinggemma", Prefixes("task: search result | query: ", "title: none | text: ")),
@@ -44,48 +46,49 @@ FAMILIES: tuple[tuple[str, Prefixes], ...] = (
     ("multilingual-e5", Prefixes("query: ", "passage: ")),
     ("e5-", Prefixes("query: ", "passage: ")),
     ("bge-m3", Prefixes()),
-    ("bge-", SEARCHING),
-    ("mxbai-embed", SEARCHING),
-    ("snowflake-arctic-embed", SEARCHING),
+    ("bge-", BGE_PREFIXES),
+    ("mxbai-embed", BGE_PREFIXES),
+    ("snowflake-arctic-embed", BGE_PREFIXES),
 )
 
 
 def prefixes_of(path: Path, name: str) -> Prefixes:
-    """As declared beside the file, else by the family that the model's name or the file's name begins with."""
-    declaration = path.parent / DECLARATION
-    if declaration.is_file():
+    """The prefixes from `PREFIX_FILE` beside the model, else those of the model family, which is recognised by the
+    beginning of the model's or the file's name."""
+    prefix_file = path.parent / PREFIX_FILE
+    if prefix_file.is_file():
         try:
-            prompts = json.loads(declaration.read_text(encoding="utf-8")).get("prompts") or {}
+            prompts = json.loads(prefix_file.read_text(encoding="utf-8")).get("prompts") or {}
         except (ValueError, AttributeError):
             prompts = {}
         if prompts:
             passage = prompts.get("document", prompts.get("passage", ""))
             return Prefixes(str(prompts.get("query", "")), str(passage))
-    for called in (name, path.stem):
-        plain = called.lower().replace(" ", "-").replace("_", "-")
+    for candidate in (name, path.stem):
+        plain = candidate.lower().replace(" ", "-").replace("_", "-")
         for family, prefixes in FAMILIES:
             if plain.startswith(family):
                 return prefixes
     return Prefixes()
 
 
-MAX_TOKENS = 256  # MiniLM was trained no further, and a longer text says too many things for one vector
-BATCH = 512  # tokens computed together
-SEQUENCES = 64  # texts computed together
-BACKLOG = 4096  # tokens asked for at once: more than a turn ever has
-SMALL = 200_000_000  # bytes of weights
+MAX_TOKENS = 256  # MiniLM was trained with no more, and one vector cannot represent a longer text well
+BATCH = 512  # most tokens computed together
+SEQUENCES = 64  # most texts computed together
+BACKLOG = 4096  # tokens in one call from which on the faster encoder is used: more than a turn has
+SMALL_MODEL = 200_000_000  # bytes of weights
 POOLINGS = (bindings.POOLING_MEAN, bindings.POOLING_CLS, bindings.POOLING_LAST)
 INTS = ctypes.POINTER(ctypes.c_int32)
 
 
 class _Encoder(Protocol):
-    """Token ids to one vector for each text."""
+    """Computes one vector for each text."""
 
-    def encode(self, runs: Sequence[Ids]) -> Vectors: ...
+    def encode(self, texts: Sequence[Ids]) -> Vectors: ...
 
 
 class LlamaEncoder:
-    """llama.cpp computes: any architecture that it knows. Calls from several threads take turns."""
+    """Computes vectors with llama.cpp, for any architecture that it knows. Calls from several threads wait for each other."""
 
     def __init__(self, model: Model, threads: int) -> None:
         self._model, self._c = model, model.c
@@ -106,21 +109,21 @@ class LlamaEncoder:
             self.close()
             raise ModelUnusable(f"{model.path} is a reranker, not an embedder. Give an embedding GGUF.")
         self.dimension = int(self._c.llama_model_n_embd_out(model.handle))
-        # An encoder reads the whole text at once and keeps no cache.
+        # None for models without a KV cache, such as BERT.
         self._memory = self._c.llama_get_memory(self._context)
 
-    def encode(self, runs: Sequence[Ids]) -> Vectors:
+    def encode(self, texts: Sequence[Ids]) -> Vectors:
         with self._lock:
             if not self._context:
                 raise EngineError("The embedder is closed.")
-            return self._encode(runs)
+            return self._encode(texts)
 
-    def _encode(self, runs: Sequence[Ids]) -> Vectors:
-        lengths = [len(run) for run in runs]
+    def _encode(self, texts: Sequence[Ids]) -> Vectors:
+        lengths = [len(text) for text in texts]
         total = sum(lengths)
-        tokens = np.concatenate(runs).astype(np.int32)
+        tokens = np.concatenate(texts).astype(np.int32)
         positions = np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])
-        sequences = np.repeat(np.arange(len(runs), dtype=np.int32), lengths)
+        sequences = np.repeat(np.arange(len(texts), dtype=np.int32), lengths)
         ones = np.ones(total, np.int32)
         flags = np.ones(total, np.int8)
         at = sequences.ctypes.data
@@ -138,10 +141,10 @@ class LlamaEncoder:
         code = (self._c.llama_decode if self._memory else self._c.llama_encode)(self._context, batch)
         if code:
             raise EngineError(
-                f"llama.cpp could not embed {len(runs)} texts (code {code}){self._model.library.error_detail()}."
+                f"llama.cpp could not embed {len(texts)} texts (code {code}){self._model.library.error_detail()}."
             )
-        vectors = np.empty((len(runs), self.dimension), np.float32)
-        for i in range(len(runs)):
+        vectors = np.empty((len(texts), self.dimension), np.float32)
+        for i in range(len(texts)):
             pooled = self._c.llama_get_embeddings_seq(self._context, i)
             vectors[i] = np.ctypeslib.as_array(pooled, (self.dimension,))
         return vectors
@@ -154,10 +157,10 @@ class LlamaEncoder:
 
 
 class LlamaEmbedder:
-    """One model. Questions have an encoder of their own, since a user waits for them; what was just said can wait.
+    """An embedding model. Queries have an encoder of their own, so that they do not wait for chunks being embedded.
 
-    A backlog of a plain BERT goes through BLAS: faster by more than half, but on all cores, where it would hold up a
-    model that is speaking.
+    A backlog for a plain BERT is computed with BLAS. That is up to twice as fast, but uses all cores and would slow down a
+    model that is generating, so single turns are computed with llama.cpp.
     """
 
     def __init__(
@@ -170,17 +173,17 @@ class LlamaEmbedder:
         header = read_header(path)
         if not header.is_embedder:
             raise ModelUnusable(
-                f"{path} is a chat model ({header.architecture}): it has no pooling, so its vectors would not be "
-                "of use for search. Give an embedding GGUF, or leave --embedder out for the default."
+                f"{path} is a chat model ({header.architecture}) without pooling, so its vectors cannot be "
+                "used for search. Give an embedding GGUF, or leave --embedder out for the default."
             )
-        self._lock = threading.Lock()  # of what is open
+        self._lock = threading.Lock()  # for the encoders
         self._encoder: LlamaEncoder | None = None
-        self._questions: LlamaEncoder | None = None
-        self._bulk: BertEncoder | None = None
+        self._query_encoder: LlamaEncoder | None = None
+        self._backlog_encoder: BertEncoder | None = None
         self._compute, self._header = compute, header
         self._model = Model(path, header, library.load(), gpu_layers=0)
-        # A small model is fastest on one thread: its layers take less time than it takes to wake a second one.
-        self._threads = threads or (1 if header.size < SMALL else physical_cores())
+        # A small model is fastest on one thread: a layer takes less time than synchronizing two threads.
+        self._threads = threads or (1 if header.size < SMALL_MODEL else physical_cores())
         try:
             self._encoder = LlamaEncoder(self._model, self._threads)
         except BaseException:
@@ -188,45 +191,46 @@ class LlamaEmbedder:
             raise
         self.dimension = self._encoder.dimension
         self.max_tokens = min(MAX_TOKENS, self._model.trained_context, BATCH)
-        called = str(header.values.get("general.name") or path.stem)
-        self._prefixes = prefixes_of(path, called)
-        self.name, self.file = f"{called} {_fingerprint(path)}", str(path)
+        name = str(header.values.get("general.name") or path.stem)
+        self._prefixes = prefixes_of(path, name)
+        self.name, self.file = f"{name} {_fingerprint(path)}", str(path)
 
     def embed(self, texts: Sequence[str], *, query: bool = False) -> Vectors:
-        """(texts, dimension), each of length 1. What is longer than `max_tokens` loses its end."""
+        """(texts, dimension), each of length 1. Texts longer than `max_tokens` are truncated."""
         prefix = self._prefixes.query if query else self._prefixes.passage
-        runs = [self._cut(self._ids(prefix + text)) for text in texts]
+        token_ids = [self._truncate(self._tokenize(prefix + text)) for text in texts]
         vectors = np.zeros((len(texts), self.dimension), np.float32)
-        # A vocabulary without opening and closing tokens leaves nothing of an empty text.
-        some = [i for i, run in enumerate(runs) if len(run)]
-        encoder = self._encoder_for(sum(len(run) for run in runs), query=query)
-        for first, last in _packed([len(runs[i]) for i in some]):
-            vectors[some[first:last]] = encoder.encode([runs[i] for i in some[first:last]])
+        # An empty text has no tokens if the vocabulary has no tokens for beginning and end; its vector stays zero.
+        nonempty = [i for i, ids in enumerate(token_ids) if len(ids)]
+        encoder = self._encoder_for(sum(len(ids) for ids in token_ids), query=query)
+        for first, stop in _batches([len(token_ids[i]) for i in nonempty]):
+            vectors[nonempty[first:stop]] = encoder.encode([token_ids[i] for i in nonempty[first:stop]])
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors / np.where(lengths == 0, 1, lengths), np.float32)
 
     def close(self) -> None:
         with self._lock:
-            for encoder in (self._encoder, self._questions):
+            for encoder in (self._encoder, self._query_encoder):
                 if encoder:
                     encoder.close()
-            self._encoder = self._questions = self._bulk = None
+            self._encoder = self._query_encoder = self._backlog_encoder = None
             self._model.close()
 
     def _encoder_for(self, tokens: int, *, query: bool) -> _Encoder:
-        """BLAS for a backlog, if the model is one that it can compute. What else is needed is opened when it is."""
+        """The encoder for so many tokens: BLAS for a backlog if it can compute the model, else llama.cpp. Encoders are opened
+        on first use."""
         with self._lock:
             if not self._encoder:
                 raise EngineError("The embedder is closed.")
             if self._compute == "llama" or (self._compute == "auto" and tokens < BACKLOG):
                 if not query:
                     return self._encoder
-                if self._questions is None:
-                    self._questions = LlamaEncoder(self._model, self._threads)
-                return self._questions
-            if self._bulk is None:
-                self._bulk = open_bert(self._model.path, self._header)
-            return self._bulk or self._encoder
+                if self._query_encoder is None:
+                    self._query_encoder = LlamaEncoder(self._model, self._threads)
+                return self._query_encoder
+            if self._backlog_encoder is None:
+                self._backlog_encoder = open_bert(self._model.path, self._header)
+            return self._backlog_encoder or self._encoder
 
     def __enter__(self) -> Self:
         return self
@@ -234,23 +238,23 @@ class LlamaEmbedder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ids(self, text: str) -> Ids:
+    def _tokenize(self, text: str) -> Ids:
         clean = text.replace("\x00", " ").encode("utf-8", "replace").decode("utf-8")
         return self._model.tokenize_ids(clean, around=True)
 
-    def _cut(self, ids: Ids) -> Ids:
+    def _truncate(self, ids: Ids) -> Ids:
         if len(ids) <= self.max_tokens:
             return ids
         c, vocabulary = self._model.c, self._model.vocabulary
         closing = c.llama_vocab_sep(vocabulary) if self._model.bert_like else c.llama_vocab_eos(vocabulary)
-        # The token that closes a text stays: pooling may read it.
+        # The closing token is kept, since pooling may read it.
         if int(ids[-1]) == int(closing):
             return np.concatenate([ids[: self.max_tokens - 1], ids[-1:]])
         return ids[: self.max_tokens]
 
 
-def _packed(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Runs of texts, in order, that fit one batch together."""
+def _batches(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Ranges of consecutive texts that fit into one batch."""
     first = total = 0
     for i, length in enumerate(lengths):
         if i > first and (total + length > BATCH or i - first == SEQUENCES):
@@ -262,7 +266,7 @@ def _packed(lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _fingerprint(path: Path) -> str:
-    """Tells one file from another of the same name, without reading all of it."""
+    """A hash that distinguishes files of the same name, without reading all of them."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
     with path.open("rb") as file:
@@ -276,14 +280,14 @@ DEFAULT_EMBEDDER = "all-MiniLM-L6-v2"
 
 
 def default_embedder_file() -> Path:
-    """Where the GGUF lies; it is made if only the published weights are there."""
+    """The path of the default embedder. The GGUF is converted from the published weights if only these are there."""
     entry = catalogue.DEFAULT_EMBEDDER
     folder = entry.path.parent
     target = folder / f"{DEFAULT_EMBEDDER}.F16.gguf"
     if not target.is_file():
         if not entry.present:
             raise ModelNotFound(f"There is no embedder at {target}. Try: halo-weave pull")
-        # Here, since it is needed once.
+        # Imported here, since it is needed only once.
         from halo_weave.search.embedder_conversion import convert
 
         convert(folder, target, name=DEFAULT_EMBEDDER)
@@ -291,5 +295,5 @@ def default_embedder_file() -> Path:
 
 
 def open_embedder(path: Path | None = None) -> LlamaEmbedder:
-    """An embedding GGUF, or the standard one."""
+    """Open an embedding GGUF, or the default embedder."""
     return LlamaEmbedder(path or default_embedder_file())

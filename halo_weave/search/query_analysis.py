@@ -1,4 +1,4 @@
-"""Analyse a query: rephrase it from the speaker's view, and find the days that it names."""
+"""Analyse a query: rephrase it in the first person, and find the dates that it mentions."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from datetime import date, datetime, timedelta
 
 from halo_weave.core.terms import detect_language, terms
 
-_SHE = re.compile(r"\b(?:he|she)\b", re.I)
-_HER = re.compile(r"\b(?:his|her)\b", re.I)
-_NO_NAMES = {"", "i", "me", "you", "user", "ai", "assistant"}  # as somebody may be called whom nobody names
+_PRONOUN = re.compile(r"\b(?:he|she)\b", re.I)
+_POSSESSIVE = re.compile(r"\b(?:his|her)\b", re.I)
+_GENERIC_NAMES = {"", "i", "me", "you", "user", "ai", "assistant"}  # such a word in a query means no speaker
 
 
-def rephrase_as_speaker(question: str, names: Iterable[str]) -> str:
-    """`What did Ada paint for her son?` becomes `Ada: What did I paint for my son?`.
+def rephrase_as_speaker(query: str, speakers: Iterable[str]) -> str:
+    """Rephrase a query about a speaker as that speaker would say it, since passages are embedded in that form.
 
-    Of several names the one that stands first; without any, the question stays as it is. English only: in other
-    languages the name comes in front, and that is all.
+    `What did Ada paint for her son?` becomes `Ada: What did I paint for my son?`. If the query mentions several speakers,
+    the first counts; without any, it is returned unchanged. In languages other than English, only the name is prefixed.
     """
-    called = [name for name in names if name.strip().casefold() not in _NO_NAMES]
-    found = [(at.start(), name) for name in called if (at := _whole(name).search(question))]
+    names = [name for name in speakers if name.strip().casefold() not in _GENERIC_NAMES]
+    found = [(match.start(), name) for name in names if (match := _whole_word(name).search(query))]
     if not found:
-        return question
+        return query
     name = min(found)[1]
-    own = _whole(name, "['\u2019]s").sub("my", question)
-    return f"{name}: {_HER.sub('my', _SHE.sub('I', _whole(name).sub('I', own)))}"
+    query = _whole_word(name, "['\u2019]s").sub("my", query)
+    return f"{name}: {_POSSESSIVE.sub('my', _PRONOUN.sub('I', _whole_word(name).sub('I', query)))}"
 
 
-def _whole(name: str, ending: str = "") -> re.Pattern[str]:
+def _whole_word(name: str, ending: str = "") -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(name)}{ending}(?!\w)", re.I)
 
 
@@ -43,7 +43,7 @@ enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre d
 """
 MONTHS_BY_NAME = {name: i % 12 + 1 for i, name in enumerate(_MONTHS.split())}
 
-# What a phrase says, in the English words that `times` understands.
+# Relative times in other languages, by the English phrase that `_relative` understands.
 PHRASES = {
     "today": "heute|aujourd['’]hui|hoy|сегодня|今日|今天|اليوم",
     "yesterday": "gestern|hier|ayer|вчера|昨日|昨天|أمس",
@@ -55,12 +55,16 @@ PHRASES = {
     "this year": "dieses jahr|cette année|este año|в этом году|今年|هذا العام",
     "last year": "letztes jahr|l['’]année dernière|el año pasado|в прошлом году|昨年|去年|العام الماضي|السنة الماضية",
 }
-# Between words, except in scripts that are written without spaces.
-RELATIVE_ELSEWHERE = {
+# As whole words, except in scripts that are written without spaces.
+RELATIVE_NON_ENGLISH = {
     english: re.compile(
-        "|".join(one if re.match("[\u3000-\u9fff]", one) else rf"\b{one}\b" for one in words.split("|")), re.I
+        "|".join(
+            phrase if re.match("[\u3000-\u9fff]", phrase) else rf"\b{phrase}\b"
+            for phrase in phrases.split("|")
+        ),
+        re.I,
     )
-    for english, words in PHRASES.items()
+    for english, phrases in PHRASES.items()
 }
 
 UNITS = {
@@ -69,7 +73,7 @@ UNITS = {
     "month": "monate?n?|mois|mes(?:es)?|месяца|месяцев|месяц|か月|ヶ月|个月|أشهر|شهر",
     "year": "jahre?n?|ans?|années?|años?|года|лет|год|年|سنوات|سنة",
 }
-AGO_ELSEWHERE = {
+AGO_NON_ENGLISH = {
     unit: re.compile(
         rf"\b(?:vor|il y a|hace|قبل)\s+(\w+)\s+(?:{words})\b|(?<!\w)(\d{{1,3}}|один|одну|два|две|три)\s+(?:{words})\s+назад"
         rf"|(\d{{1,3}})\s*(?:{words})前",
@@ -77,24 +81,24 @@ AGO_ELSEWHERE = {
     )
     for unit, words in UNITS.items()
 }
-COUNTS_ELSEWHERE = {
+COUNTS_NON_ENGLISH = {
     **dict.fromkeys(("einem", "einer", "un", "une", "una", "один", "одну"), 1),
     **dict.fromkeys(("zwei", "deux", "dos", "два", "две"), 2),
     **dict.fromkeys(("drei", "trois", "tres", "три"), 3),
 }
 # 8. Mai 2023, 8 mai 2023, 8 de mayo de 2023, 8 мая 2023, 8 مايو 2023
-NAMES = "|".join(sorted(MONTHS_BY_NAME, key=len, reverse=True))
-DAY_MONTH_ELSEWHERE = re.compile(
-    rf"(?<!\d)(\d{{1,2}})(?:\.|er|º)?\s+(?:de\s+)?({NAMES})\b(?:\s+(?:de\s+)?(\d{{4}}))?", re.I
+MONTH_NAMES = "|".join(sorted(MONTHS_BY_NAME, key=len, reverse=True))
+DAY_MONTH_NON_ENGLISH = re.compile(
+    rf"(?<!\d)(\d{{1,2}})(?:\.|er|º)?\s+(?:de\s+)?({MONTH_NAMES})\b(?:\s+(?:de\s+)?(\d{{4}}))?", re.I
 )
-MONTH_YEAR_ELSEWHERE = re.compile(rf"\b({NAMES})\s+(?:de\s+)?(\d{{4}})\b", re.I)
-MONTH_ALONE_ELSEWHERE = re.compile(rf"\b(?:im|seit|en|au mois de|в|في)\s+({NAMES})\b", re.I)
+MONTH_YEAR_NON_ENGLISH = re.compile(rf"\b({MONTH_NAMES})\s+(?:de\s+)?(\d{{4}})\b", re.I)
+MONTH_ALONE_NON_ENGLISH = re.compile(rf"\b(?:im|seit|en|au mois de|в|في)\s+({MONTH_NAMES})\b", re.I)
 # 2023年5月8日, 5月8日, 2023年5月
 ASIAN = re.compile(r"(?:(\d{4})年)?(\d{1,2})月(?:(\d{1,2})日)?")
 NUMERIC = re.compile(r"\b(\d{1,2})\.(\d{1,2})\.(\d{4})\b")  # 8.5.2023
 
 
-Span = tuple[date, date]  # first and last day
+DateSpan = tuple[date, date]  # first and last day
 
 MONTHS = {
     name.lower(): i
@@ -113,22 +117,24 @@ ISO = re.compile(r"\b(\d{4})-(\d{2})-(\d{2})\b")
 AGO = re.compile(r"\b(a|an|one|two|three|four|five|six|\d{1,3})\s+(day|week|month|year)s?\s+ago\b", re.I)
 RELATIVE = re.compile(r"\b(today|yesterday|(?:last|this|past)\s+(?:night|week|weekend|month|year))\b", re.I)
 WEEKDAY = re.compile(rf"\b(?:last|on|this)\s+({'|'.join(DAYS)})\b", re.I)
-HERE = re.compile(r"\bhier\b", re.I)
+HIER = re.compile(r"\bhier\b", re.I)
 COUNTS = {"a": 1, "an": 1, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6}
 
 
-def days_named(text: str, now: datetime) -> list[Span]:
-    """The days that a text speaks of, seen from `now`. A month without a year is the last one that has begun."""
-    today, found = now.date(), list[Span]()
+def mentioned_dates(text: str, now: datetime) -> list[DateSpan]:
+    """The dates that a text mentions, relative to `now`. A month without a year is the most recent one that has begun."""
+    today, found = now.date(), list[DateSpan]()
     if detect_language(terms(text)) in ("german", "dutch"):
-        text = HERE.sub(" ", text)  # yesterday in French
-    for english, pattern in RELATIVE_ELSEWHERE.items():
+        text = HIER.sub(" ", text)  # "hier" is "here" in these languages, "yesterday" in French
+    for english, pattern in RELATIVE_NON_ENGLISH.items():
         if pattern.search(text):
             found.append(_relative(english, today))
             text = pattern.sub(" ", text)
-    for pattern, span_of in _READERS:
+    for pattern, span_of in _DATE_PATTERNS:
         found += [span_of(match, today) for match in pattern.finditer(text)]
-        text = pattern.sub(" ", text)  # what matched is taken out: "May 2023" is not "in May" as well
+        text = pattern.sub(
+            " ", text
+        )  # remove the match, so that "in May 2023" does not also match as "in May"
     return [span for span in found if span[0] <= span[1]]
 
 
@@ -136,42 +142,42 @@ def _month_of(name: str) -> int:
     return MONTHS[name.lower()]
 
 
-NEVER: Span = (date.max, date.min)
+NEVER: DateSpan = (date.max, date.min)
 
 
-def _one_day(year: int, month: int, day: int) -> Span:
+def _one_day(year: int, month: int, day: int) -> DateSpan:
     try:
         return date(year, month, day), date(year, month, day)
     except ValueError:  # the 31st of February
         return NEVER
 
 
-def _day_of(day: int, month: int, year: str | None, today: date) -> Span:
+def _day_of(day: int, month: int, year: str | None, today: date) -> DateSpan:
     if year:
         return _one_day(int(year), month, day)
     span = _one_day(today.year, month, day)
     return _one_day(today.year - 1, month, day) if span != NEVER and span[0] > today else span
 
 
-def _whole_month(year: int, month: int) -> Span:
+def _whole_month(year: int, month: int) -> DateSpan:
     if not 1 <= year <= 9999:
         return NEVER
     return date(year, month, 1), date(year, month, calendar.monthrange(year, month)[1])
 
 
-def _last_month(month: int, today: date) -> Span:
+def _last_month(month: int, today: date) -> DateSpan:
     return _whole_month(today.year - (month > today.month), month)
 
 
-def _ago(count: int, unit: str, today: date) -> Span:
-    """The further back, the less exact the memory: a week's slack for weeks, a month's for months."""
+def _ago(count: int, unit: str, today: date) -> DateSpan:
+    """A span around the day so long ago. It is the longer the larger the unit, since people remember older dates less exactly."""
     days = {"day": 1, "week": 7, "month": 30, "year": 365}[unit]
     slack = {"day": 0, "week": 3, "month": 15, "year": 90}[unit]
     middle = today - timedelta(count * days)
     return middle - timedelta(slack), middle + timedelta(slack)
 
 
-def _relative(words: str, today: date) -> Span:
+def _relative(words: str, today: date) -> DateSpan:
     monday = today - timedelta(today.weekday())
     first = today.replace(day=1)
     match words:
@@ -199,18 +205,18 @@ def _relative(words: str, today: date) -> Span:
             return date(last, 1, 1), date(last, 12, 31) if words == "last year" else today
 
 
-def _weekday(name: str, today: date) -> Span:
+def _weekday(name: str, today: date) -> DateSpan:
     day = today - timedelta((today.weekday() - DAYS[name.lower()]) % 7 or 7)
     return day, day
 
 
-def _ago_elsewhere(match: re.Match[str], unit: str, today: date) -> Span:
+def _ago_non_english(match: re.Match[str], unit: str, today: date) -> DateSpan:
     said = next(group for group in match.groups() if group).lower()
-    count = int(said) if said.isdecimal() else COUNTS_ELSEWHERE.get(said, 0)
+    count = int(said) if said.isdecimal() else COUNTS_NON_ENGLISH.get(said, 0)
     return _ago(min(count, 999), unit, today) if count else NEVER
 
 
-def _asian(year: str | None, month: int, day: str | None, today: date) -> Span:
+def _asian(year: str | None, month: int, day: str | None, today: date) -> DateSpan:
     if not 1 <= month <= 12:
         return NEVER
     if day:
@@ -218,8 +224,8 @@ def _asian(year: str | None, month: int, day: str | None, today: date) -> Span:
     return _whole_month(int(year), month) if year else _last_month(month, today)
 
 
-# Each way to name a time, the most exact first, and the days that it means.
-_READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], date], Span]], ...] = (
+# The ways to mention a date, most exact first, and the days that each means.
+_DATE_PATTERNS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], date], DateSpan]], ...] = (
     (ISO, lambda m, today: _one_day(int(m[1]), int(m[2]), int(m[3]))),
     (DAY_MONTH, lambda m, today: _day_of(int(m[1]), _month_of(m[2]), m[3], today)),
     (MONTH_YEAR, lambda m, today: _whole_month(int(m[2]), _month_of(m[1]))),
@@ -231,11 +237,11 @@ _READERS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str], date], Span]], .
     (WEEKDAY, lambda m, today: _weekday(m[1], today)),
     (NUMERIC, lambda m, today: _one_day(int(m[3]), int(m[2]), int(m[1]))),
     *(
-        (pattern, lambda m, today, unit=unit: _ago_elsewhere(m, unit, today))
-        for unit, pattern in AGO_ELSEWHERE.items()
+        (pattern, lambda m, today, unit=unit: _ago_non_english(m, unit, today))
+        for unit, pattern in AGO_NON_ENGLISH.items()
     ),
     (ASIAN, lambda m, today: _asian(m[1], int(m[2]), m[3], today)),
-    (DAY_MONTH_ELSEWHERE, lambda m, today: _day_of(int(m[1]), MONTHS_BY_NAME[m[2].lower()], m[3], today)),
-    (MONTH_YEAR_ELSEWHERE, lambda m, today: _whole_month(int(m[2]), MONTHS_BY_NAME[m[1].lower()])),
-    (MONTH_ALONE_ELSEWHERE, lambda m, today: _last_month(MONTHS_BY_NAME[m[1].lower()], today)),
+    (DAY_MONTH_NON_ENGLISH, lambda m, today: _day_of(int(m[1]), MONTHS_BY_NAME[m[2].lower()], m[3], today)),
+    (MONTH_YEAR_NON_ENGLISH, lambda m, today: _whole_month(int(m[2]), MONTHS_BY_NAME[m[1].lower()])),
+    (MONTH_ALONE_NON_ENGLISH, lambda m, today: _last_month(MONTHS_BY_NAME[m[1].lower()], today)),
 )

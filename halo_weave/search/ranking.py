@@ -1,4 +1,4 @@
-"""Find the features of each chunk, and the probability that it helps with a message."""
+"""Compute the features of search candidates, and the weights of the model that ranks them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from halo_weave.search.vector_index import FetchedVectors, VectorIndex, cosine_s
 from halo_weave.store.sql_store import SqlStore
 
 Floats = npt.NDArray[np.float32]
-MAX_TERM_CHUNKS = 20_000  # a term that more chunks hold tells little and costs much: it is left out
-WORD_REACH = (0.75, 0.5, 0.25)  # of a word that stands 1, 2, 3 chunks away
-CONTEXT = (0.5, 0.25)  # of the meaning of what stands 1, 2 chunks away
+MAX_TERM_CHUNKS = 20_000  # a term in more chunks than this is ignored: it says little and is slow to look up
+TERM_NEIGHBOUR_WEIGHTS = (0.75, 0.5, 0.25)  # of a term that occurs 1, 2, 3 chunks away
+NEIGHBOUR_WEIGHTS = (0.5, 0.25)  # of the vectors of the chunks 1, 2 places away
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TermHits:
-    """The chunks that hold a term, and its BM25 in each."""
+    """The chunks that contain a term, and its BM25 score in each."""
 
     term: str
     rows: Rows
@@ -30,133 +30,140 @@ class TermHits:
 
 
 def find_terms(
-    store: SqlStore, outline: ChunkTable, terms: Mapping[str, str], *, window: str | None = None
+    store: SqlStore, table: ChunkTable, words_by_stem: Mapping[str, str], *, window: str | None = None
 ) -> list[TermHits]:
-    """Each stem is asked of the word index by itself: that tells which of the question's words a chunk holds."""
+    """Look up each stem of a query by itself, so that it is known which of them a chunk contains."""
     found = []
-    hits = store.search_terms(list(terms), MAX_TERM_CHUNKS, window=window)
-    for term, (numbers, scores) in zip(terms.values(), hits, strict=True):
+    hits = store.search_terms(list(words_by_stem), MAX_TERM_CHUNKS, window=window)
+    for word, (numbers, scores) in zip(words_by_stem.values(), hits, strict=True):
         if not len(numbers):
             continue
-        rows = outline.rows(numbers)
-        known = rows >= 0  # another process may have said something since the outline was read
+        rows = table.rows(numbers)
+        known = rows >= 0  # another process may have stored chunks since the table was read
         if known.any():
-            found.append(TermHits(term, rows[known], scores[known]))
+            found.append(TermHits(word, rows[known], scores[known]))
     return found
 
 
-class WordMatch:
-    """How well chunks hold the words of a message."""
+class TermMatch:
+    """How well each chunk matches the terms of a query: arrays over the rows of the table."""
 
-    def __init__(self, hits: Sequence[TermHits], terms: int, outline: ChunkTable) -> None:
-        """`terms`: how many the message has, those included that no chunk holds."""
-        self.terms, size = terms, max(1, len(outline))
-        rarity = [math.log(1 + (size - len(hit.rows) + 0.5) / (len(hit.rows) + 0.5)) for hit in hits]
+    def __init__(self, hits: Sequence[TermHits], term_count: int, table: ChunkTable) -> None:
+        """`term_count`: how many terms the query has, including those that no chunk contains."""
+        self.term_count, size = term_count, max(1, len(table))
+        rarities = [math.log(1 + (size - len(hit.rows) + 0.5) / (len(hit.rows) + 0.5)) for hit in hits]
         unknown = math.log(1 + (size + 0.5) / 0.5)
-        if size > MAX_TERM_CHUNKS:  # a term that is not found may be one that nearly all chunks hold
-            unknown = sum(rarity) / max(1, len(rarity))
-        # What the best possible chunk would reach: it holds all terms, each as well as any chunk does.
-        best = sum(rarity) + unknown * (terms - len(hits)) or 1.0
+        if size > MAX_TERM_CHUNKS:  # a term without hits may have been ignored because it is too frequent
+            unknown = sum(rarities) / max(1, len(rarities))
+        # The sum that a chunk would reach that contains every term, each as well as the best chunk for that term.
+        best = sum(rarities) + unknown * (term_count - len(hits)) or 1.0
         shares = [
-            TermHits(hit.term, hit.rows, hit.scores * (rare / max(float(hit.scores.max()), 1e-9) / best))
-            for hit, rare in zip(hits, rarity, strict=True)
+            TermHits(hit.term, hit.rows, hit.scores * (rarity / max(float(hit.scores.max()), 1e-9) / best))
+            for hit, rarity in zip(hits, rarities, strict=True)
         ]
-        self.own = word_scores(shares, outline, ())  # (rows of the outline,) 0 to 1, of the chunk alone
-        self.near = word_scores(shares, outline, WORD_REACH)  # the same, with the words of its neighbours
-        self.bm25 = word_scores(hits, outline, WORD_REACH)
+        self.coverage = sum_over_terms(shares, table, ())  # 0 to 1, of the chunk alone
+        self.neighbours_coverage = sum_over_terms(shares, table, TERM_NEIGHBOUR_WEIGHTS)
+        self.bm25 = sum_over_terms(hits, table, TERM_NEIGHBOUR_WEIGHTS)
 
 
-def word_scores(hits: Sequence[TermHits], outline: ChunkTable, reach: Sequence[float]) -> Floats:
-    """(rows of the outline,) the sum over the terms; a term counts for the chunks around as well, less with distance.
+def sum_over_terms(hits: Sequence[TermHits], table: ChunkTable, neighbour_weights: Sequence[float]) -> Floats:
+    """(rows of the table,) each row's sum of its scores for all terms.
 
-    Where a term stands in several of these chunks, only the best place counts.
+    A row's score for one term is the highest of its own and those of its neighbours, which are multiplied by the weight
+    for their distance.
     """
-    total = np.zeros(len(outline["number"]), np.float32)
-    one = np.zeros(len(outline["number"]), np.float32)
+    total = np.zeros(len(table["number"]), np.float32)
+    of_term = np.zeros(len(table["number"]), np.float32)
     for hit in hits:
         scores = hit.scores.astype(np.float32)
         touched = [hit.rows]
-        one[hit.rows] = scores
-        for i, rows in enumerate(outline.around(hit.rows, len(reach))):
-            there = rows >= 0
-            near = rows[there]
-            one[near] = np.maximum(one[near], scores[there] * reach[i // 2])
-            touched.append(near)
+        of_term[hit.rows] = scores
+        for i, neighbours in enumerate(table.around(hit.rows, len(neighbour_weights))):
+            exists = neighbours >= 0
+            neighbours = neighbours[exists]
+            of_term[neighbours] = np.maximum(of_term[neighbours], scores[exists] * neighbour_weights[i // 2])
+            touched.append(neighbours)
         rows = np.unique(np.concatenate(touched))
-        total[rows] += one[rows]
-        one[rows] = 0
+        total[rows] += of_term[rows]
+        of_term[rows] = 0
     return total
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkVectors:
-    """The vectors of some chunks: of their passages, of each as a whole, and of each mixed with its neighbours."""
+    """The vectors of some chunks: of their passages, of each whole chunk, and of each chunk with its neighbours."""
 
-    passages: Floats  # (passages, dimension), those of one chunk together
+    passages: Floats  # (passages, dimension), those of one chunk one after the other
     counts: Rows  # (chunks,) passages of each; 0 for a chunk that is not embedded yet
-    whole: Floats  # (chunks, dimension) each alone as one vector, for comparing chunks
-    with_neighbours: Floats  # (chunks, dimension) the same mixed with its neighbours
+    whole: Floats  # (chunks, dimension) the normalized sum of the chunk's passages
+    with_neighbours: (
+        Floats  # (chunks, dimension) the same plus the weighted vectors of the neighbours, normalized
+    )
 
     @classmethod
     def of(
-        cls, rows: Rows, outline: ChunkTable, index: VectorIndex | FetchedVectors, context: Sequence[float]
+        cls,
+        rows: Rows,
+        table: ChunkTable,
+        index: VectorIndex | FetchedVectors,
+        neighbour_weights: Sequence[float],
     ) -> ChunkVectors:
-        around = outline.around(rows, len(context))
-        everyone = np.unique(np.concatenate([rows, *around]))
-        everyone = everyone[everyone >= 0]
-        vectors, counts = index.of(outline["number"][everyone])
-        if counts.max(initial=0) <= 1 and len(vectors) == len(everyone):
+        neighbours = table.around(rows, len(neighbour_weights))
+        all_rows = np.unique(np.concatenate([rows, *neighbours]))
+        all_rows = all_rows[all_rows >= 0]
+        vectors, counts = index.of(table["number"][all_rows])
+        if counts.max(initial=0) <= 1 and len(vectors) == len(all_rows):
             all_whole = vectors
         else:
-            all_whole = np.zeros((len(everyone), index.dimension), np.float32)
+            all_whole = np.zeros((len(all_rows), index.dimension), np.float32)
             firsts = np.cumsum(counts) - counts
             all_whole[counts == 1] = vectors[firsts[counts == 1]]
             several = np.flatnonzero(counts > 1)
             if len(several):
-                # Each of them and all that follow it up to the next: what lies between is left out again.
+                # `reduceat` sums from each bound to the next; every second sum lies between two chunks and is dropped.
                 bounds = np.column_stack([firsts[several], firsts[several] + counts[several]]).ravel()
                 padded = np.concatenate([vectors, np.zeros((1, index.dimension), np.float32)])
-                all_whole[several] = _unit(np.add.reduceat(padded, bounds, axis=0)[::2])
-        places = np.searchsorted(everyone, rows)
+                all_whole[several] = _normalized(np.add.reduceat(padded, bounds, axis=0)[::2])
+        places = np.searchsorted(all_rows, rows)
         whole = all_whole[places]
-        with_neighbours, beside = whole.copy(), np.empty_like(whole)
-        for i, near in enumerate(around):
-            np.take(all_whole, np.searchsorted(everyone, near), axis=0, out=beside, mode="clip")
-            beside *= (np.float32(context[i // 2]) * (near >= 0))[:, None]  # nothing where the talk ends
-            with_neighbours += beside
+        with_neighbours, weighted = whole.copy(), np.empty_like(whole)
+        for i, neighbour_rows in enumerate(neighbours):
+            np.take(all_whole, np.searchsorted(all_rows, neighbour_rows), axis=0, out=weighted, mode="clip")
+            weighted *= (np.float32(neighbour_weights[i // 2]) * (neighbour_rows >= 0))[:, None]  # 0 if none
+            with_neighbours += weighted
         with_neighbours /= _lengths(with_neighbours)[:, None]
         if all_whole is vectors:
             return cls(whole, np.ones(len(rows), np.int64), whole, with_neighbours)
-        own = counts[places]
-        firsts = (np.cumsum(counts) - counts)[places] - (np.cumsum(own) - own)
-        passages = vectors[np.repeat(firsts, own) + np.arange(own.sum())]
-        return cls(passages, own, whole, with_neighbours)
+        own_counts = counts[places]
+        firsts = (np.cumsum(counts) - counts)[places] - (np.cumsum(own_counts) - own_counts)
+        passages = vectors[np.repeat(firsts, own_counts) + np.arange(own_counts.sum())]
+        return cls(passages, own_counts, whole, with_neighbours)
 
-    def best_passages(self, query: Floats) -> Floats:
-        """(chunks,) likeness of the passage that is nearest to the query; NaN without a vector."""
-        found = np.full(len(self.counts), np.nan, np.float32)
-        has = self.counts > 0
-        if has.any():
-            firsts = (np.cumsum(self.counts) - self.counts)[has]
-            found[has] = np.maximum.reduceat(cosine_similarity(self.passages, query), firsts)
-        return found
+    def best_passage_similarity(self, query: Floats) -> Floats:
+        """(chunks,) cosine similarity of the chunk's passage that is nearest to the query; NaN without a vector."""
+        best = np.full(len(self.counts), np.nan, np.float32)
+        embedded = self.counts > 0
+        if embedded.any():
+            firsts = (np.cumsum(self.counts) - self.counts)[embedded]
+            best[embedded] = np.maximum.reduceat(cosine_similarity(self.passages, query), firsts)
+        return best
 
-    def amid_neighbours(self, query: Floats) -> Floats:
-        """(chunks,) likeness of each whole chunk mixed with its neighbours."""
+    def neighbours_similarity(self, query: Floats) -> Floats:
+        """(chunks,) cosine similarity of each chunk with its neighbours."""
         return cosine_similarity(self.with_neighbours, query)
 
 
-def _unit(vectors: Floats) -> Floats:
+def _normalized(vectors: Floats) -> Floats:
     return np.asarray(vectors / _lengths(vectors)[:, None], np.float32)
 
 
 def _lengths(vectors: Floats) -> Floats:
-    """Of each vector; 1 of one that is all zeros, since it is divided by."""
+    """The length of each vector; 1 for a zero vector, so that it can be divided by."""
     lengths = np.sqrt(np.vecdot(vectors, vectors))
     return np.asarray(np.where(lengths == 0, 1, lengths), np.float32)
 
 
-ORDINARY = (  # unrelated sentences, of which some are said in any talk
+BASELINE_SENTENCES = (  # unrelated sentences as they occur in any conversation
     "I made pancakes for breakfast this morning.",
     "The train was late again today.",
     "My brother lives in a small town.",
@@ -191,25 +198,24 @@ ORDINARY = (  # unrelated sentences, of which some are said in any talk
 MIN_SPREAD = 1e-3
 
 
-class Ordinary:
-    """Texts by which others are measured: some chunks of this memory, and the sentences of `ORDINARY`.
+class ScoreBaseline:
+    """The similarities that unrelated texts have to a query: sampled chunks of this memory, and `BASELINE_SENTENCES`.
 
-    The likeness to a message is told in standard deviations above what these reach. So it means the same for every
-    embedder and every message; the fixed sentences keep that true in a memory of ten chunks, or of one text said again
-    and again.
+    A similarity is counted in standard deviations above their mean, so it means the same for every embedder and query.
+    The fixed sentences keep that true in a memory of ten chunks, or of one text that was repeated again and again.
     """
 
     def __init__(self, chunks: ChunkVectors | None, sentences: Floats) -> None:
         self._chunks, self._sentences = chunks, sentences
 
     def measure(self, query: Floats) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Mean and spread of the best passages, and of the chunks amid their neighbours."""
-        alone = cosine_similarity(self._sentences, query)
+        """Mean and standard deviation of the best passages' similarities, and of the chunks' with their neighbours."""
+        sentences = cosine_similarity(self._sentences, query)
         if self._chunks is None:
-            return _mean_and_spread(alone), _mean_and_spread(alone)
-        passages = np.concatenate([self._chunks.best_passages(query), alone])
-        amid = np.concatenate([self._chunks.amid_neighbours(query), alone])
-        return _mean_and_spread(passages), _mean_and_spread(amid)
+            return _mean_and_spread(sentences), _mean_and_spread(sentences)
+        passages = np.concatenate([self._chunks.best_passage_similarity(query), sentences])
+        with_neighbours = np.concatenate([self._chunks.neighbours_similarity(query), sentences])
+        return _mean_and_spread(passages), _mean_and_spread(with_neighbours)
 
 
 def _mean_and_spread(values: Floats) -> tuple[float, float]:
@@ -219,74 +225,82 @@ def _mean_and_spread(values: Floats) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A logistic regression: the log-odds that a chunk helps with a message are the sum of these, each times its feature.
+    """The weights of a logistic regression. The log-odds that a chunk helps with a query are the sum of its features,
+    each times its weight.
 
-    Fitted by `scripts/bench recall --all --fit` on four sets of talk with equal weight for each, and rounded
-    (docs/recall.md). Meaning is counted in standard deviations above ordinary texts, words as shares from 0 to 1.
+    How they were fitted and rounded: docs/recall.md. Similarities are z-scores (see `ScoreBaseline`), coverages are
+    shares from 0 to 1.
     """
 
-    passage: float  # the chunk's best passage
-    amid: float  # the chunk mixed with its neighbours
-    share: float  # words of the message that it holds, of what the best possible chunk would hold
-    bm25: float  # the same with its neighbours, of what the best chunk of this memory holds
-    speaker: float  # its speaker is the one whom the message names
-    time: float  # it was said when the message says
-    asking: float  # it states nothing: short questions, courtesies, answers that know nothing
-    # The same for every chunk: what the message is like, and how well the best chunks fit.
-    question: float  # the share of the message that asks
-    mine: float  # the message speaks of those who talk: "my", "did I"
-    terms: float  # the logarithm of how many search terms it has, and one
-    nearest: float  # the highest `passage` of all chunks
-    fullest: float  # the highest `share` of all chunks, with neighbours
-    base: float
+    # Features of the chunk
+    best_passage: float  # similarity of its best passage
+    with_neighbours: float  # similarity of the chunk with its neighbours
+    term_coverage: float  # how many of the query's terms it contains, weighted by rarity
+    bm25: float  # its BM25 with its neighbours, relative to the best candidate's
+    speaker: float  # the query mentions its speaker
+    time: float  # the query mentions the time when it was said
+    uninformative: float  # it states nothing: short questions, courtesies, "I don't know"
+    # Features of the query and of the whole result, the same for every chunk
+    question_share: float  # the share of the query's words that stand in questions and requests
+    first_person: float  # the query is about its author or both parties: "my", "did I"
+    term_count: float  # log(1 + number of terms)
+    top_passage: float  # the highest `best_passage` among the candidates
+    top_coverage: float  # the highest `term_coverage` among the candidates, neighbours included
+    intercept: float
 
 
 WITH_VECTORS = Weights(0.65, 0.55, 2.9, 2.9, 1.3, 0.65, -5.0, 1.65, 0.8, 0.4, -0.5, -0.9, -10.2)
-WORDS_ALONE = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.25, 0.0, -1.0, -9.3)
-WRONG = 20.0  # taken off for what was marked as wrong for such a message: it is no hit any more
+WITHOUT_VECTORS = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.25, 0.0, -1.0, -9.3)
+NEGATIVE_FEEDBACK_PENALTY = 20.0  # so large that a chunk with feedback for the same query is no hit
 
 
-Vector = Floats | None
-MAX_QUESTION_TERMS = 64  # of a question, that are compared
-SIMILAR_FROM, SAME_FROM = 0.5, 0.8  # likeness from which two questions are a little, and altogether, alike
+MAX_FEEDBACK_TERMS = 64  # terms of a query that are compared with those of earlier queries
+SIMILAR_FROM, SAME_FROM = (
+    0.5,
+    0.8,
+)  # cosine similarities from which queries count as similar at all, and as the same
 
 
 class NegativeFeedback:
-    """The marks of one memory. Questions are compared by meaning, and by words as long as they have no vector."""
+    """The negative feedback of users: chunks that were wrong results, each with the queries they were wrong for.
+
+    Two queries are compared by their terms and, once both are embedded, by their vectors.
+    """
 
     def __init__(self) -> None:
-        self._of: dict[int, list[str]] = {}  # questions by the number of the chunk
-        self._terms: dict[str, frozenset[str]] = {}
-        self._vectors: dict[str, Floats] = {}
+        self._queries: dict[int, list[str]] = {}  # by number of the chunk
+        self._terms: dict[str, frozenset[str]] = {}  # by query
+        self._vectors: dict[str, Floats] = {}  # by query
 
-    def put(self, marks: Iterable[tuple[int, str]], vectors: Mapping[str, Floats]) -> None:
-        """All marks there are; `vectors` of questions as far as they are known."""
-        self._of, self._vectors = {}, dict(vectors)
-        for number, question in marks:
-            self._of.setdefault(number, []).append(question)
-        asked = {question for questions in self._of.values() for question in questions}
-        self._terms = {question: frozenset(query_terms(question, MAX_QUESTION_TERMS)) for question in asked}
+    def replace(self, feedback: Iterable[tuple[int, str]], vectors: Mapping[str, Floats]) -> None:
+        """Replace all feedback: numbers of chunks with queries, and the vectors of the queries that are embedded."""
+        self._queries, self._vectors = {}, dict(vectors)
+        for number, query in feedback:
+            self._queries.setdefault(number, []).append(query)
+        queries = {query for queries in self._queries.values() for query in queries}
+        self._terms = {query: frozenset(query_terms(query, MAX_FEEDBACK_TERMS)) for query in queries}
 
-    @property
-    def questions(self) -> list[str]:
-        return list(self._terms)
-
-    def weigh(self, numbers: npt.NDArray[np.int64], text: str, query: Vector) -> Floats | None:
-        """(numbers,) 0 to 1: how much the text is like a question for which the chunk is wrong; None without any."""
-        marked = [i for i, number in enumerate(numbers.tolist()) if number in self._of] if self._of else []
-        if not marked:
+    def similarity(self, numbers: npt.NDArray[np.int64], text: str, vector: Floats | None) -> Floats | None:
+        """(numbers,) 0 to 1: how similar a query is to those that the chunk was wrong for; None if there is no feedback
+        on these chunks."""
+        with_feedback = (
+            [i for i, number in enumerate(numbers.tolist()) if number in self._queries]
+            if self._queries
+            else []
+        )
+        if not with_feedback:
             return None
-        asked = frozenset(query_terms(text, MAX_QUESTION_TERMS))
-        alike = {question: self._alike(question, asked, query) for question in self._terms}
-        found = np.zeros(len(numbers), np.float32)
-        for i in marked:
-            found[i] = max(alike[question] for question in self._of[int(numbers[i])])
-        return found
+        text_terms = frozenset(query_terms(text, MAX_FEEDBACK_TERMS))
+        by_query = {query: self._query_similarity(query, text_terms, vector) for query in self._terms}
+        similarities = np.zeros(len(numbers), np.float32)
+        for i in with_feedback:
+            similarities[i] = max(by_query[query] for query in self._queries[int(numbers[i])])
+        return similarities
 
-    def _alike(self, question: str, asked: frozenset[str], query: Vector) -> float:
-        own, vector = self._terms[question], self._vectors.get(question)
-        shared = len(own & asked) / len(own | asked) if own | asked else 0.0
-        if vector is None or query is None:
-            return shared
-        near = (float(vector @ query) - SIMILAR_FROM) / (SAME_FROM - SIMILAR_FROM)
-        return max(shared, min(1.0, max(0.0, near)))
+    def _query_similarity(self, query: str, text_terms: frozenset[str], vector: Floats | None) -> float:
+        terms, query_vector = self._terms[query], self._vectors.get(query)
+        by_terms = len(terms & text_terms) / len(terms | text_terms) if terms | text_terms else 0.0
+        if query_vector is None or vector is None:
+            return by_terms
+        by_vectors = (float(query_vector @ vector) - SIMILAR_FROM) / (SAME_FROM - SIMILAR_FROM)
+        return max(by_terms, min(1.0, max(0.0, by_vectors)))

@@ -256,7 +256,7 @@ class SqlEmbeddings(StoreHandle):
     # What belongs together
 
     @server_only
-    def outline(self, since: int = 0) -> Iterator[ChunkPlace]:
+    def chunk_places(self, since: int = 0) -> Iterator[ChunkPlace]:
         """The places of chunks that were added or changed after this sequence number, in any order, from one consistent
         state."""
         with self._db.reading() as db:

@@ -128,7 +128,16 @@ def test_a_window_goes_on_only_from_what_is_its_owners(weave, people):
 
 def test_what_nobody_decided_about_cannot_be_asked_of_the_store(weave, people):
     store = people("ann").runtime.store
-    for name in ("clear", "backup", "outline", "drafts", "import_file", "people", "share", "search_terms"):
+    for name in (
+        "clear",
+        "backup",
+        "chunk_places",
+        "drafts",
+        "import_file",
+        "people",
+        "share",
+        "search_terms",
+    ):
         with pytest.raises(NotYours):
             getattr(store, name)()
 

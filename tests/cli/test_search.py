@@ -152,7 +152,7 @@ def test_an_embedder_that_is_not_there_leaves_the_words(memory, monkeypatch):
     monkeypatch.setattr(commands, "open_local_embedder", missing)
     shown = run("search", "violin", "--data", str(memory))
     assert "Ada plays the violin" in shown.stdout
-    assert "Try: halo-weave pull. Words alone serve." in shown.stderr
+    assert "Try: halo-weave pull. Search goes by words only." in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A memory opened from an image of its index is the same as one read from the store, or the image is not used."""
+"""A memory opened from a snapshot of its index is the same as one read from the store, or the snapshot is not used."""
 
 import os
 import random
@@ -49,19 +49,19 @@ def path(folder) -> Path:
 def read(monkeypatch) -> list[int]:
     """Grows whenever a memory is read from its store."""
     times: list[int] = []
-    whole = index_state.IndexState._from_store
+    whole = index_state.IndexState._load_from_store
 
     def noted(self, ready):
         times.append(len(times))
         return whole(self, ready)
 
-    monkeypatch.setattr(index_state.IndexState, "_from_store", noted)
+    monkeypatch.setattr(index_state.IndexState, "_load_from_store", noted)
     return times
 
 
 @contextmanager
 def recalling(store, path=None, **more):
-    recall = MemorySearch(store, embedder, now=lambda: NOW, image=path, **more)
+    recall = MemorySearch(store, embedder, now=lambda: NOW, snapshot_path=path, **more)
     try:
         recall.embedder(30)
         assert recall.settle(30) or not more.get("writes", True)
@@ -104,7 +104,7 @@ def expected(store) -> list[dict[ChunkKey, float]]:
 
 
 def left_behind(store, path) -> list:
-    """The answers of a memory that was read from its store and left an image."""
+    """The answers of a memory that was read from its store and left a snapshot."""
     with recalling(store, path) as recall:
         found = answers(recall)
     assert path.exists()
@@ -112,11 +112,13 @@ def left_behind(store, path) -> list:
 
 
 def head_of(path) -> dict:
-    return index_snapshot._SnapshotFile(path, index_snapshot.OpenFile(os.open(path, os.O_RDONLY)), False).head
+    return index_snapshot._SnapshotFile(
+        path, index_snapshot.OpenFile(os.open(path, os.O_RDONLY)), False
+    ).header
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_memory_opened_from_its_image_answers_as_one_read_from_the_store(store, again, path, read, seed):
+def test_a_memory_opened_from_its_snapshot_answers_as_one_read_from_the_store(store, again, path, read, seed):
     rng = random.Random(seed)
     windows = [store.create_window(name, now=NOW).id for name in ("first", "second", "third")]
     said, deleted = say(store, windows[0], rng), []
@@ -136,7 +138,7 @@ def test_a_memory_opened_from_its_image_answers_as_one_read_from_the_store(store
         read.clear()
         with recalling(again(), path) as recall:
             assert same(answers(recall), known)
-            assert len(recall._outline) == len(said) - len(deleted)
+            assert len(recall._table) == len(said) - len(deleted)
         assert not read
 
 
@@ -158,17 +160,17 @@ def test_a_vector_is_erased_from_the_file_with_its_chunk(store, window, again, p
         assert codes not in path.read_bytes()
         assert narrow not in path.read_bytes()
     before = path.read_bytes()
-    store.delete([said[6]], now=NOW)  # while nobody has the image open
+    store.delete([said[6]], now=NOW)  # while nobody has the snapshot open
     known = expected(store)
     read.clear()
     with recalling(again(), path) as recall:
         assert same(answers(recall), known)
-    assert not read  # the image is still good
+    assert not read  # the snapshot is still good
     assert path.read_bytes() != before
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "empty", "other", "head"])
-def test_a_damaged_image_is_not_used_and_made_anew(store, window, again, path, read, damage):
+def test_a_damaged_snapshot_is_not_used_and_made_anew(store, window, again, path, read, damage):
     say(store, window, random.Random(2))
     known = left_behind(store, path)
     blob = path.read_bytes()
@@ -190,7 +192,7 @@ def test_a_damaged_image_is_not_used_and_made_anew(store, window, again, path, r
     assert not read
 
 
-def test_whatever_bit_of_an_image_is_wrong_the_answers_are_right(store, window, again, path):
+def test_whatever_bit_of_a_snapshot_is_wrong_the_answers_are_right(store, window, again, path):
     say(store, window, random.Random(3))
     known = left_behind(store, path)
     blob = path.read_bytes()
@@ -202,7 +204,7 @@ def test_whatever_bit_of_an_image_is_wrong_the_answers_are_right(store, window, 
             assert same(answers(recall), known), place
 
 
-def test_a_wrong_bit_in_any_array_of_an_image_is_noticed(store, window, again, path, read):
+def test_a_wrong_bit_in_any_array_of_a_snapshot_is_noticed(store, window, again, path, read):
     say(store, window, random.Random(19))
     left_behind(store, path)
     blob, head = path.read_bytes(), head_of(path)
@@ -230,7 +232,7 @@ def test_a_vector_that_is_wrong_in_the_file_is_noticed_when_it_is_read(store, wi
     assert read
 
 
-def test_an_image_of_another_memory_is_not_used(store, window, elsewhere, path, read):
+def test_a_snapshot_of_another_memory_is_not_used(store, window, elsewhere, path, read):
     say(store, window, random.Random(6))
     left_behind(store, path)
     say(elsewhere, elsewhere.create_window("first", now=NOW).id, random.Random(7), turns=9)
@@ -241,7 +243,7 @@ def test_an_image_of_another_memory_is_not_used(store, window, elsewhere, path, 
     assert read
 
 
-def test_an_earlier_memory_is_not_served_by_a_later_image(store, window, twin_of, path, read):
+def test_an_earlier_memory_is_not_served_by_a_later_snapshot(store, window, twin_of, path, read):
     rng = random.Random(8)
     said = say(store, window, rng)
     left_behind(store, path)
@@ -265,7 +267,7 @@ def test_what_was_erased_after_a_backup_is_found_when_the_backup_is_put_back(
     left_behind(store, path)
     backup = twin_of(store, "backup")
     known = expected(backup)
-    monkeypatch.setattr(index_state, "MIN_SNAPSHOT_CHANGES", 1000)  # the image is not written anew
+    monkeypatch.setattr(index_state, "MIN_SNAPSHOT_CHANGES", 1000)  # the snapshot is not written anew
     with recalling(store, path) as recall:
         store.delete(said[:1], now=NOW)
         answers(recall)
@@ -274,7 +276,7 @@ def test_what_was_erased_after_a_backup_is_found_when_the_backup_is_put_back(
 
 
 @pytest.mark.parametrize("writes", [True, False])
-def test_a_damaged_image_that_cannot_be_deleted_is_passed_over(
+def test_a_damaged_snapshot_that_cannot_be_deleted_is_passed_over(
     store, window, again, path, monkeypatch, writes
 ):
     say(store, window, random.Random(15))
@@ -297,7 +299,7 @@ def test_a_damaged_image_that_cannot_be_deleted_is_passed_over(
     assert path.read_bytes() == bytes(blob) or writes
 
 
-def test_a_cleared_memory_leaves_no_image_and_takes_none_from_before(store, window, again, path, read):
+def test_a_cleared_memory_leaves_no_snapshot_and_takes_none_from_before(store, window, again, path, read):
     say(store, window, random.Random(10))
     left_behind(store, path)
     kept = shutil.copy(path, path.with_name("kept"))
@@ -314,11 +316,11 @@ def test_a_cleared_memory_leaves_no_image_and_takes_none_from_before(store, wind
     assert not path.exists()
 
 
-def test_an_image_that_was_begun_before_a_clearing_is_not_kept(store, window, again, path):
+def test_a_snapshot_that_was_begun_before_a_clearing_is_not_kept(store, window, again, path):
     say(store, window, random.Random(11))
     with recalling(store) as recall:
         snapshot = index_snapshot.IndexSnapshot(
-            index_state.LoadedIndex(recall._outline, recall._index, recall._sequence)
+            index_state.LoadedIndex(recall._table, recall._index, recall._sequence)
         )
         generation = recall._generation
     again().clear(confirm=True)
@@ -326,7 +328,7 @@ def test_an_image_that_was_begun_before_a_clearing_is_not_kept(store, window, ag
     assert not list(path.parent.glob("memory.index*"))
 
 
-def test_a_repaired_memory_takes_no_image_from_before(store, window):
+def test_a_repaired_memory_takes_no_snapshot_from_before(store, window):
     say(store, window, random.Random(12))
     generation = store.begin_generation("m", 8, now=NOW).id
     assert store.record_index_snapshot("one", generation)
@@ -339,7 +341,7 @@ def test_a_repaired_memory_takes_no_image_from_before(store, window):
     assert not store.knows_index_snapshot("one")
 
 
-def test_two_processes_share_an_image(store, window, again, path, read):
+def test_two_processes_share_a_snapshot(store, window, again, path, read):
     said = say(store, window, random.Random(13))
     left_behind(store, path)
     read.clear()
@@ -360,7 +362,7 @@ def test_two_processes_share_an_image(store, window, again, path, read):
     assert same(expected(store), expected(again()))
 
 
-def test_whoever_only_reads_uses_the_image_and_leaves_it(store, window, again, path, read):
+def test_whoever_only_reads_uses_the_snapshot_and_leaves_it(store, window, again, path, read):
     said = say(store, window, random.Random(15))
     left_behind(store, path)
     store.delete(said[:20], now=NOW)
@@ -373,13 +375,13 @@ def test_whoever_only_reads_uses_the_image_and_leaves_it(store, window, again, p
     assert same(found, expected(store))
 
 
-def test_only_its_owner_can_read_an_image(store, window, path):
+def test_only_its_owner_can_read_a_snapshot(store, window, path):
     say(store, window, random.Random(16))
     left_behind(store, path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_an_image_that_cannot_be_written_is_done_without(store, window, path, monkeypatch):
+def test_a_snapshot_that_cannot_be_written_is_done_without(store, window, path, monkeypatch):
     say(store, window, random.Random(17))
     known = expected(store)
     old = path.with_name("memory.index.old.partial")
@@ -389,7 +391,7 @@ def test_an_image_that_cannot_be_written_is_done_without(store, window, path, mo
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(index_snapshot, "_write_sums", full)
+    monkeypatch.setattr(index_snapshot, "_write_checksums", full)
     with recalling(store, path) as recall:
         assert same(answers(recall), known)
     assert not list(path.parent.glob("memory.index*"))
@@ -405,17 +407,17 @@ from halo_weave.search import index_state, vector_index
 from halo_weave.search.memory_search import MemorySearch
 index_state.MIN_SNAPSHOT_CHUNKS = index_state.MIN_SNAPSHOT_CHANGES = 1
 vector_index.EXACT_BELOW = 20
-recall = MemorySearch(open_store(sys.argv[1]), lambda: HashingEmbedder(100), image=Path(sys.argv[2]))
+recall = MemorySearch(open_store(sys.argv[1]), lambda: HashingEmbedder(100), snapshot_path=Path(sys.argv[2]))
 recall.embedder()
 print("open", flush=True)
 while True:
     recall.search("w1", now=datetime.now(UTC))
     recall._unsaved = 1 << 20
-    recall._save()
+    recall._save_snapshot()
 """
 
 
-def test_a_process_killed_while_it_writes_images_leaves_a_good_one_or_none(store, window, again, path):
+def test_a_process_killed_while_it_writes_snapshots_leaves_a_good_one_or_none(store, window, again, path):
     rng = random.Random(18)
     say(store, window, rng)
     known = left_behind(store, path)

@@ -67,7 +67,7 @@ def test_a_method_without_a_rule_refuses_a_person(store, people):
 def test_what_is_the_servers_refuses_a_person_whatever_the_arguments(people):
     *_, bob = people
     servers = [name for name, rule in rules(type(bob)).items() if rule == "server_only"]
-    assert {"clear", "backup", "people", "drafts", "outline", "sync", "import_file", "search_terms"} <= {
+    assert {"clear", "backup", "people", "drafts", "chunk_places", "sync", "import_file", "search_terms"} <= {
         *servers
     }
     for name in servers:

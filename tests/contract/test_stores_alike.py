@@ -98,8 +98,8 @@ QUESTIONS: dict[str, Callable[[SqlStore, str, str], Any]] = {
         two, [user(1), assistant(2), assistant(4), user(7)]
     ),
     "to wake": lambda store, one, two: store.resurrectable_chunks(one, [user(1), assistant(2, 1), user(13)]),
-    "outline": lambda store, one, two: ordered(store.outline()),
-    "outline since": lambda store, one, two: ordered(store.outline(store.sequence() - 3)),
+    "chunk places": lambda store, one, two: ordered(store.chunk_places()),
+    "chunk places since": lambda store, one, two: ordered(store.chunk_places(store.sequence() - 3)),
     "changes": lambda store, one, two: store.changes(0),
     "wrong marks": lambda store, one, two: store.negative_feedback(),
     "tags": lambda store, one, two: [

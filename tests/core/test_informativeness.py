@@ -3,10 +3,10 @@
 import pytest
 
 from halo_weave.core.informativeness import (
-    asking_share,
     asks_about_the_past,
     informative_share,
-    speaks_of_us,
+    is_first_person,
+    question_share,
     worth_recalling,
 )
 
@@ -115,7 +115,7 @@ def test_a_statement_with_a_question_tells_in_part():
 )
 def test_a_request_that_says_what_it_is_about_tells_something(text):
     assert informative_share(text) == 1
-    assert asking_share(text) == 1
+    assert question_share(text) == 1
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_request_that_says_what_it_is_about_tells_something(text):
     ],
 )
 def test_a_message_may_speak_of_those_who_talk(text, ours):
-    assert speaks_of_us(text) == ours
+    assert is_first_person(text) == ours
 
 
 @pytest.mark.parametrize(

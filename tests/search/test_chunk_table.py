@@ -31,12 +31,12 @@ def expected(places: list[ChunkPlace]) -> dict[int, tuple[int | None, int | None
 @settings(deadline=None)
 @given(st.data())
 def test_neighbours_are_those_of_the_definition(data):
-    outline, here = ChunkTable(), dict[int, ChunkPlace]()
+    table, here = ChunkTable(), dict[int, ChunkPlace]()
     count = 0
     for _ in range(data.draw(st.integers(1, 8))):
         if here and data.draw(st.booleans()):
             gone = data.draw(st.sets(st.sampled_from(sorted(here)), min_size=1))
-            outline.drop(np.array([*gone, 10_000]))
+            table.drop(np.array([*gone, 10_000]))
             here = {number: one for number, one in here.items() if number not in gone}
         else:
             fresh = []
@@ -45,21 +45,21 @@ def test_neighbours_are_those_of_the_definition(data):
                 start = 1000 * data.draw(st.integers(0, 50)) + count  # starts are unique, in any order
                 said = data.draw(st.sampled_from([0, PAUSE // 2, PAUSE, 2 * PAUSE]))
                 fresh.append(place(count, data.draw(st.integers(0, 2)), start, said))
-            outline.put(fresh)
-            outline.put(fresh)  # again: nothing changes
+            table.put(fresh)
+            table.put(fresh)  # again: nothing changes
             here.update((one.number, one) for one in fresh)
-        assert len(outline) == len(here)
+        assert len(table) == len(here)
         wanted = expected(list(here.values()))
         numbers = np.array(sorted(here), np.int64)
-        rows = outline.rows(numbers)
-        ahead, back = outline.around(rows, 1)
+        rows = table.rows(numbers)
+        ahead, back = table.around(rows, 1)
 
         def named(row: int) -> int | None:
-            return None if row == NONE else int(outline["number"][row])
+            return None if row == NONE else int(table["number"][row])
 
         for number, after, before in zip(numbers.tolist(), ahead.tolist(), back.tolist(), strict=True):
             assert (named(before), named(after)) == wanted[number]
-        assert set(outline["number"][outline["present"]].tolist()) == set(here)
+        assert set(table["number"][table["present"]].tolist()) == set(here)
 
 
 def test_loading_many_at_once_links_as_adding_one_by_one_does():
@@ -73,7 +73,7 @@ def test_loading_many_at_once_links_as_adding_one_by_one_does():
 
 
 def test_a_row_is_known_by_its_key_and_window():
-    outline = ChunkTable()
-    outline.put([place(7, 1, 5, 0), place(8, 2, 6, 0)])
-    assert str(outline.key(0)) == "7.0.user"
-    assert outline.rows(np.array([8, 9])).tolist() == [1, NONE]
+    table = ChunkTable()
+    table.put([place(7, 1, 5, 0), place(8, 2, 6, 0)])
+    assert str(table.key(0)) == "7.0.user"
+    assert table.rows(np.array([8, 9])).tolist() == [1, NONE]

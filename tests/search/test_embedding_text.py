@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.search.embedding_worker import MOST_PASSAGES, passages
-from halo_weave.search.llama_embedder import DECLARATION, Prefixes, prefixes_of
+from halo_weave.search.embedding_worker import MAX_PASSAGES, passages
+from halo_weave.search.llama_embedder import PREFIX_FILE, Prefixes, prefixes_of
 
 
 def test_every_passage_tells_who_said_it():
@@ -33,11 +33,11 @@ def test_nothing_but_white_space_is_lost(text):
 @settings(deadline=None)
 @given(st.lists(st.text(alphabet="ab .\n", min_size=1, max_size=40), max_size=200))
 def test_a_long_chunk_has_a_bounded_number_of_passages(parts):
-    assert 1 <= len(passages(" ".join(parts), "")) <= MOST_PASSAGES + 1
+    assert 1 <= len(passages(" ".join(parts), "")) <= MAX_PASSAGES + 1
 
 
 def test_what_is_declared_beside_the_model_is_respected(tmp_path: Path):
-    (tmp_path / DECLARATION).write_text(json.dumps({"prompts": {"query": "Q: ", "document": "P: "}}))
+    (tmp_path / PREFIX_FILE).write_text(json.dumps({"prompts": {"query": "Q: ", "document": "P: "}}))
     assert prefixes_of(tmp_path / "e5-small.gguf", "e5-small") == Prefixes("Q: ", "P: ")
 
 
@@ -60,5 +60,5 @@ def test_the_file_name_tells_when_the_model_does_not(tmp_path: Path):
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"prompts": null}'])
 def test_a_declaration_that_says_nothing_changes_nothing(tmp_path: Path, text):
-    (tmp_path / DECLARATION).write_text(text)
+    (tmp_path / PREFIX_FILE).write_text(text)
     assert prefixes_of(tmp_path / "x.gguf", "x") == Prefixes()

@@ -9,7 +9,7 @@ import pytest
 from halo_weave.errors import EngineError, ModelUnusable
 from halo_weave.search import memory_search as module
 from halo_weave.search.memory_search import MemorySearch
-from halo_weave.search.ranking import ORDINARY
+from halo_weave.search.ranking import BASELINE_SENTENCES
 from halo_weave.search.vector_index import VectorIndex
 from halo_weave.store.sqlite import SqliteStore
 from tests.fakes.hashing_embedder import HashingEmbedder
@@ -27,7 +27,7 @@ def test_words_alone_serve_when_the_embedder_fails_to_load_and_the_status_says_w
         status = recall.status()
     assert status["state"] == "off"
     assert "x.gguf is damaged" in status["sentence"]
-    assert "Words alone" in status["sentence"]
+    assert "by words only" in status["sentence"]
 
 
 def test_an_embedder_that_fails_in_an_unforeseen_way_while_it_opens_keeps_nobody_waiting(store, window):
@@ -41,7 +41,7 @@ def test_an_embedder_that_fails_in_an_unforeseen_way_while_it_opens_keeps_nobody
         status = recall.status()
     assert status["state"] == "off"
     assert status["sentence"] == (
-        "The embedder could not be opened (ValueError: bad JSON beside the model). Words alone serve."
+        "The embedder could not be opened (ValueError: bad JSON beside the model). Search goes by words only."
     )
 
 
@@ -125,7 +125,7 @@ class SearchingStore:
             for numbers, vectors in self._store.vectors(generation):
                 index.put(numbers, vectors)
             found = index.nearest(vector, 10_000)
-            windows = {place.number: place.window for place in self._store.outline()}
+            windows = {place.number: place.window for place in self._store.chunk_places()}
             found = np.array([n for n in found.tolist() if window in (None, windows[n])], np.int64)[:limit]
             return found, np.zeros(len(found), np.float32)
 
@@ -168,7 +168,7 @@ class CountingEmbedder(HashingEmbedder):
     questions = 0
 
     def embed(self, texts, *, query=False):
-        self.questions += query and texts != ORDINARY
+        self.questions += query and texts != BASELINE_SENTENCES
         return super().embed(texts, query=query)
 
 
@@ -177,10 +177,10 @@ def test_a_question_is_embedded_once_for_a_preview_and_for_the_turn_after_it(sto
     embedder = CountingEmbedder()
     with recalling(store, lambda: embedder) as recall:
         before = recall.search("Which instrument does Ada play?", now=NOW)
-        recall.expect("Which instrument does Ada play?")
+        recall.prefetch_query("Which instrument does Ada play?")
         assert recall.search("Which instrument does Ada play?", now=NOW) == before
         assert embedder.questions == 1
-        recall.expect("Where is the rent?")
+        recall.prefetch_query("Where is the rent?")
         assert recall.search("Where is the rent?", now=NOW)
         assert embedder.questions == 2
 

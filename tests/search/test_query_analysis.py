@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.search.query_analysis import days_named, rephrase_as_speaker
+from halo_weave.search.query_analysis import mentioned_dates, rephrase_as_speaker
 from tests.fakes.hashing_embedder import HashingEmbedder
 from tests.search.talk import NOW as TALK_TIME
 from tests.search.talk import recalling, talk
@@ -47,7 +47,7 @@ def day(text: str) -> date:
     ],
 )
 def test_a_time_is_understood(text, first, last):
-    assert days_named(text, NOW) == [(day(first), day(last))]
+    assert mentioned_dates(text, NOW) == [(day(first), day(last))]
 
 
 @pytest.mark.parametrize(
@@ -62,13 +62,13 @@ def test_a_time_is_understood(text, first, last):
     ],
 )
 def test_what_is_no_time_is_not_taken_for_one(text):
-    assert days_named(text, NOW) == []
+    assert mentioned_dates(text, NOW) == []
 
 
 @settings(deadline=None)
 @given(st.text(), st.datetimes(timezones=st.just(UTC), min_value=datetime(1990, 1, 1)))
 def test_any_text_gives_days_in_order(text, now):
-    assert all(first <= last for first, last in days_named(text, now))
+    assert all(first <= last for first, last in mentioned_dates(text, now))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_any_text_gives_days_in_order(text, now):
     ],
 )
 def test_times_in_other_languages(text, first, last):
-    assert days_named(text, datetime(2026, 3, 4, 12, tzinfo=UTC)) == [(first, last)]
+    assert mentioned_dates(text, datetime(2026, 3, 4, 12, tzinfo=UTC)) == [(first, last)]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_times_in_other_languages(text, first, last):
     ],
 )
 def test_what_is_no_time_in_another_language_gives_none(text):
-    assert days_named(text, datetime(2026, 3, 4, 12, tzinfo=UTC)) == []
+    assert mentioned_dates(text, datetime(2026, 3, 4, 12, tzinfo=UTC)) == []
 
 
 NAMES = ["Ada", "Bo", "You"]

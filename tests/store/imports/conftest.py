@@ -57,7 +57,7 @@ def sample(name: str) -> bytes:
 def heard(store: SqlStore, window: str | None = None) -> list[Heard]:
     """All turns in the order of their ids."""
     turns: dict[int, list[Any]] = {}
-    for place in sorted(store.outline(), key=lambda one: one.start):
+    for place in sorted(store.chunk_places(), key=lambda one: one.start):
         [record] = store.chunks([place.number])
         if window in (None, record.window):
             turns.setdefault(place.turn_id, []).append(record)

@@ -133,4 +133,4 @@ def test_a_file_of_the_same_words_in_another_layout_is_the_same(store, load):
 def test_roles_other_than_user_and_assistant_never_arrive(store, load):
     for name in ("chatgpt.json", "lmstudio.json", "jan.jsonl", "openwebui.json"):
         load(name)
-    assert {place.role for place in store.outline()} <= {Role.USER, Role.ASSISTANT}
+    assert {place.role for place in store.chunk_places()} <= {Role.USER, Role.ASSISTANT}
