@@ -210,7 +210,7 @@ def _resurrected_json(one: events.ResurrectedChunk) -> dict[str, Any]:
         "speaker": one.speaker,
         "said": one.said.isoformat(),
         "window": one.window,
-        "why": {"part": str(one.reason), "similarity": one.similarity, "words": list(one.words)},
+        "why": {"part": str(one.part), "similarity": one.similarity, "words": list(one.words)},
         "cost": one.cost,
     }
 
