@@ -44,15 +44,15 @@ class AttentionTracker:
         assert window.reply is not None
         assert window.reply.answers is not None
         with self.open_window.guard:
-            if seen.read is not None:
-                self.observe_prefill(seen.read)
-            for word in seen.words:
-                place = word.label - window.reply.start
-                row = self.prompt.later(word.row, len(window))
+            if seen.prefill is not None:
+                self.observe_prefill(seen.prefill)
+            for token in seen.tokens:
+                place = token.label - window.reply.start
+                row = self.prompt.later(token.row, len(window))
                 fault = window.update(row) if window.strategy.capture.reply else None
                 chunks, offsets = window.chunks, window.offsets
                 self.use.add_late_row(place, None if fault else row, chunks, offsets, window.reply.answers)
-                window.observe_reply_surprisal(place, word.surprisal)
+                window.observe_reply_surprisal(place, token.surprisal)
 
     def end_reply(self, row: AttentionRow | None) -> None:
         """Use the row of the reply's last token, which is known when generation ends."""

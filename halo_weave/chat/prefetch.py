@@ -110,12 +110,12 @@ class Prefetcher:
                 return
             prompt = _prompt_of(open_window, request, runtime)
             if runtime.store.version() == version and window_id not in runtime.busy_windows:
-                open_window.engine.read_ahead(
+                open_window.engine.prefetch(
                     window_id,
                     prompt,
                     room=open_window.reply_room + FRAMES,
                     mode=open_window.settings.kv_mode,
-                    most=most,
+                    max_computed=most,
                     capture=capture_for_attribution(
                         open_window.window.strategy.capture, open_window.calibration
                     )

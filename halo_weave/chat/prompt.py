@@ -17,16 +17,16 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.core.working_set import WorkingSet
-from halo_weave.engines.base import GIVEN, NAMELESS, UNSENT, Engine, Prompt, Segment
+from halo_weave.engines.base import ANONYMOUS_LABELS, PROCESS_LABELS, UNSENT_LABELS, Engine, Prompt, Segment
 from halo_weave.engines.templates.messages import ChatMessage, Piece
 
 # Tokens without a position have negative labels: the template's own text around the system prompt, such as its tools, from -1
-# on; from `GIVEN` on the system prompt itself, frames, and chunks that this window reads with other tokens than they were
+# on; from `PROCESS_LABELS` on the system prompt itself, frames, and chunks that this window reads with other tokens than they were
 # stored with. So no label depends on how far the ids of a memory have advanced.
 SYSTEM_LABELS = -1
 SYSTEM_PIECE = 1 << 18  # labels reserved for each piece, so that none depends on the length of another
 MOST_GIVEN = 1 << 16  # parts whose labels are remembered; a part that was forgotten is computed again
-NAMELESS_LABELS = NAMELESS - (1 << 59)  # so that they differ from those in a cache on disk
+NAMELESS_LABELS = ANONYMOUS_LABELS - (1 << 59)  # so that they differ from those in a cache on disk
 _COMING = -1  # id of the turn that is not sent yet
 LONGEST_NAME = 48  # bytes of a window's name in a quotation
 
@@ -147,7 +147,7 @@ class PromptBuilder:
         self._plain = lru_cache(4096)(engine.tokenize)
         self.system = lru_cache(64)(self._system)
         self.given = lru_cache(MOST_GIVEN)(self._given)
-        self._next_given, self._next_nameless, self._guard = GIVEN, NAMELESS_LABELS, Lock()
+        self._next_given, self._next_nameless, self._guard = PROCESS_LABELS, NAMELESS_LABELS, Lock()
         self.controls = lru_cache(4096)(self._controls)
         self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
@@ -293,7 +293,7 @@ class PromptBuilder:
         if words:
             typed = Chunk(ChunkKey(_COMING, 0, Role.USER), max((c.stop for c in chunks), default=0), words)
             coming = _message_of([(_COMING, (typed,), origin)], Role.USER)
-            live[typed.start] = _labels(UNSENT, len(words))
+            live[typed.start] = _labels(UNSENT_LABELS, len(words))
         turns.append(coming)
         writer = _Writer(self, live, own)
         last = len(turns) - 1 + bool(system.text)
@@ -486,7 +486,7 @@ class _Writer:
             if piece.said
             else self.prompt_builder.frame_ids(piece.text)
         )
-        if piece.said or len(ids) > SYSTEM_PIECE or first - SYSTEM_PIECE < GIVEN:
+        if piece.said or len(ids) > SYSTEM_PIECE or first - SYSTEM_PIECE < PROCESS_LABELS:
             first = self.prompt_builder.given(("system", self._system, piece.text), len(ids))
         self._system += 1
         self._add("system", first, ids)
