@@ -24,10 +24,10 @@ class AttentionTracker:
     def observe_prefill(self, read: PrefillResult) -> None:
         """Use the rows and the surprisal of the user turn, which the engine captured during prefill."""
         working_set = self.open_window.working_set
-        surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
+        surprisal = None if read.surprisal is None else self.prompt.surprisal_of_live_tokens(read.surprisal)
         if surprisal is not None and working_set.reply is not None and working_set.reply.answers is not None:
             working_set.observe_surprisal(working_set.reply.answers, surprisal)
-        rows = [row for row in map(self.prompt.whole, read.rows) if row]
+        rows = [row for row in map(self.prompt.to_live_tokens, read.rows) if row]
         before = (
             sum(len(chunk) for chunk in working_set.chunks if chunk.key.turn_id != working_set.reply.answers)
             if working_set.reply
@@ -48,7 +48,7 @@ class AttentionTracker:
                 self.observe_prefill(seen.prefill)
             for token in seen.tokens:
                 place = token.label - working_set.reply.start
-                row = self.prompt.later(token.row, len(working_set))
+                row = self.prompt.to_later_live_tokens(token.row, len(working_set))
                 fault = working_set.update(row) if working_set.strategy.capture.reply else None
                 chunks, offsets = working_set.chunks, working_set.offsets
                 self.use.add_late_row(
@@ -58,7 +58,7 @@ class AttentionTracker:
 
     def end_reply(self, row: AttentionRow | None) -> None:
         """Use the row of the reply's last token, which is known when generation ends."""
-        row = None if row is None else self.prompt.whole(row)
+        row = None if row is None else self.prompt.to_live_tokens(row)
         if row is not None and row.fault(len(self.open_window.working_set)) is None:
             self.recording.last_row(row)
             self.use.end_reply(row)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from halo_weave.chat.events import PrunedChunk, ResurrectedChunk
-from halo_weave.chat.open_window import OpenWindow, context_room
+from halo_weave.chat.open_window import OpenWindow
 from halo_weave.core.pruning import PrunePlan, plan_prune
 from halo_weave.core.resurrection import RecallHit, RecallPlan, plan_recall
 from halo_weave.core.tokens import ChunkKey
@@ -53,7 +53,7 @@ def plan_injection(
 
     The newest exchanges, the `current` turns and the `kept` chunks are not pruned. If nothing fits, nothing is pruned.
     """
-    whole = context_room(open_window, 0)
+    whole = open_window.context_room(0)
     budget = max(1, min(open_window.context_budget or whole, whole))
     spared, room = open_window.recent_turns().union(current), int(budget * share)
     while True:
@@ -83,7 +83,7 @@ def inject_snapshot(open_window: OpenWindow, keys: Collection[ChunkKey], *, now:
     )
 
 
-def resurrect_for_user(open_window: OpenWindow, key: ChunkKey, *, now: datetime) -> Injection:
+def inject_chunk(open_window: OpenWindow, key: ChunkKey, *, now: datetime) -> Injection:
     """Resurrect and pin the chunk that the user asked for; its question or answer and the first chunk of its turn are
     resurrected, too."""
     plan = plan_injection(open_window, lambda room: _with_pairs(open_window, key, room), share=1.0)

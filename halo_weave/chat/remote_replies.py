@@ -159,7 +159,7 @@ class RemoteReplies:
         """Publish tokens, unless this server has begun a turn in the window meanwhile."""
         if not events:
             return
-        with self._runtime.held_if_free(window_id) as free:
+        with self._runtime.try_lock(window_id) as free:
             for event in events if free else ():
                 self._runtime.hubs.publish(event, window_id)
 
@@ -184,7 +184,7 @@ class RemoteReplies:
 
     def _readable(self, draft: Draft) -> bool:
         """Whether it was written with the tokenizer of the model that answers in the window here."""
-        return draft.tokenizer == self._runtime.model_in(draft.window).engine.info.tokenizer
+        return draft.tokenizer == self._runtime.model_for_window(draft.window).engine.info.tokenizer
 
 
 def _token_event(token: ReplyToken) -> TokenGenerated:

@@ -15,14 +15,7 @@ from halo_weave.chat.attention_tracker import AttentionTracker
 from halo_weave.chat.capture import NullRecorder, TurnRecorder
 from halo_weave.chat.documents import attach, document_cost
 from halo_weave.chat.injection import InjectionPlan, plan_injection
-from halo_weave.chat.open_window import (
-    ChunkOrigin,
-    OpenWindow,
-    checked_message,
-    context_room,
-    prune_private_chunks,
-    recall_room,
-)
+from halo_weave.chat.open_window import ChunkOrigin, OpenWindow
 from halo_weave.chat.prompt import parse_tool_declarations
 from halo_weave.chat.recall_plan import NOTHING_RECALLED, RecallResult
 from halo_weave.chat.reply import THOUGHT, TOOL, UNFINISHED, ReplyKind, ReplyParser, ReplyToken
@@ -86,7 +79,7 @@ class Turn:
         self.reason: StopReason = "abort"
 
         self.toolbox = runtime.toolbox_for(open_window.record)
-        self.tool_form = "off" if request.client else runtime.tool_format(self.settings, open_window.record)
+        self.tool_format = "off" if request.client else runtime.tool_format(self.settings, open_window.record)
         self.native_tools = NativeTools(self.engine, self.prompt_builder, self.settings.effort)
         self._answered_calls: set[str] = set()  # tool calls in the template's format that have a result
         self.memory = runtime.structured_memory_for(open_window)
@@ -97,12 +90,12 @@ class Turn:
 
         if request.client is None:
             prompt = runtime.system_prompt(
-                self.prompt_builder, open_window.record, self.settings, self.tool_form
+                self.prompt_builder, open_window.record, self.settings, self.tool_format
             )
         else:
-            prompt = self.prompt_builder.system(self.client.system_prompt, self.client.tools)
+            prompt = self.prompt_builder.system_prompt(self.client.system_prompt, self.client.tools)
         open_window.system_prompt = prompt
-        open_window.working_set.system_tokens = len(prompt)
+        open_window.working_set.system_tokens = prompt.tokens
 
         self._resurrect_reasons: dict[
             ChunkKey, Mapping[str, Any]
@@ -125,7 +118,7 @@ class Turn:
         draft and the changes of brightness by this reply are lost.
         """
         self.recorder.begin(self.open_window.working_set, self.settings)
-        message = checked_message(self.open_window, "" if self.request.question else self.request.text)
+        message = self.open_window.checked_message("" if self.request.question else self.request.text)
         if self.request.after is not None or self.request.question is not None:
             yield events.WindowChanged()  # the turns that this one replaces were removed from the context
 
@@ -137,7 +130,7 @@ class Turn:
         ids = self.store.reserve(len(message) + self._reply_positions())
         yield from self._recall(len(message), ids)
         yield self._store_message(message, ids)
-        saved = self._run_memory_request(ids) if self.tool_form == "off" else None
+        saved = self._run_memory_request(ids) if self.tool_format == "off" else None
         self._annotate_with_memory(ids, saved)
 
         self._begin_reply(ids, ids.start + len(message))
@@ -167,12 +160,12 @@ class Turn:
 
     def _reply_positions(self) -> int:
         """Positions to reserve for the longest reply, its frames and the output of its tools."""
-        tools = self.settings.tool_rounds * TOOL_ROOM if self.tool_form != "off" else 0
+        tools = self.settings.tool_rounds * TOOL_ROOM if self.tool_format != "off" else 0
         return self.settings.max_new_tokens + OVERHEAD + MARGIN + tools + self.request.tokens
 
     def _begin_reply(self, ids: Reservation, start: int) -> None:
         tools = parse_tool_declarations(self.client.tools) or (
-            self.prompt_builder.tools if self.tool_form == "native" else ()
+            self.prompt_builder.tools if self.tool_format == "native" else ()
         )
         with self.open_window.lock:
             self.open_window.working_set.begin_reply(
@@ -190,7 +183,7 @@ class Turn:
 
     def _end(self) -> events.TurnEnded:
         self.runtime.split_long_chunks()
-        self.runtime.recall.embed_soon()
+        self.runtime.memory_search.embed_soon()
         working_set = self.open_window.working_set
         stats = self.timer.summary(self.stats) | {"faults": sum(working_set.faults.values())}
         ranks = {str(key): rank for key, rank in working_set.ranks().items()}
@@ -200,12 +193,12 @@ class Turn:
     # Before the reply
 
     def _prune_private_chunks(self) -> Iterator[events.TurnEvent]:
-        if pruned := prune_private_chunks(self.open_window, now=self.now()):
+        if pruned := self.open_window.prune_private_chunks(now=self.now()):
             yield events.ChunksPruned(pruned, self.open_window.context_budget, 0, before_turn=True)
 
     def _prune_to_fit(self, user: int, resurrected: int = 0) -> Iterator[events.TurnEvent]:
         """Prune the dimmest chunks if the message, with `resurrected` further tokens, does not fit into the model's context."""
-        working_set, whole = self.open_window.working_set, context_room(self.open_window, 0)
+        working_set, whole = self.open_window.working_set, self.open_window.context_room(0)
         if working_set.size + user + resurrected > whole:
             room = max(1, whole - user - resurrected)
             plan = plan_prune(working_set, room, goal=self._goal(room), pairs=self.settings.prune_pairs)
@@ -220,11 +213,11 @@ class Turn:
     def _attach_documents(self, user: int) -> Iterator[events.TurnEvent]:
         """Store the documents before the message. If the context has no room for all of them, only their beginnings are live."""
         cost = document_cost(self.open_window, self.request.documents)
-        whole = cost <= recall_room(self.open_window, user, given=True)
+        whole = cost <= self.open_window.recall_room(user, may_prune_others=True)
         yield from self._prune_to_fit(user + cost if whole else user)
         for plan in attach(self.runtime, self.open_window, self.request, user, whole=whole):
             self._prune_chunks(plan, before_turn=True)
-        self.runtime.recall.embed_soon()
+        self.runtime.memory_search.embed_soon()
         yield events.WindowChanged()
 
     def _recall(self, user: int, ids: Reservation) -> Iterator[events.TurnEvent]:
@@ -247,10 +240,10 @@ class Turn:
             finally:
                 self.timer.recall += time.perf_counter() - began
 
-        room = recall_room(self.open_window, user, given=overrides.room)
+        room = self.open_window.recall_room(user, may_prune_others=overrides.room)
         if overrides.room and room > 0:
             yield from self._prune_to_fit(user, plan_within(room).plan.cost)
-            room = context_room(self.open_window, self.open_window.working_set.size) - user
+            room = self.open_window.context_room(self.open_window.working_set.size) - user
         yield events.SearchStarted(max(0, room))
         hits, plan, _ = (
             plan_within(room) if room > 0 and not self._is_only_memory_request else NOTHING_RECALLED
@@ -364,7 +357,7 @@ class Turn:
             self.memory_request is not None
             and self.memory_request.kind == "forget"
             and not kept
-            and self.tool_form == "off"
+            and self.tool_format == "off"
         ):
             after = NOTHING_SAVED
         annotates = (
@@ -372,7 +365,7 @@ class Turn:
         )
         before = (
             saved_memories_note(self.memory, self.memory_request)
-            if annotates and self.tool_form == "off"
+            if annotates and self.tool_format == "off"
             else ""
         )
         if before or after:
@@ -395,7 +388,7 @@ class Turn:
         rounds = self.settings.tool_rounds
         while True:
             detector = (
-                self.toolbox.detector() if self.toolbox and rounds and self.tool_form == "tags" else None
+                self.toolbox.detector() if self.toolbox and rounds and self.tool_format == "tags" else None
             )
             calls: list[tuple[ToolCall, NativeCall | None]] = []
             self.reply.calls_end = bool(self.client.tools or rounds)
@@ -460,7 +453,7 @@ class Turn:
     def _retry_without_tools(self) -> None:
         """Remove the tools from the system prompt; the caller generates once more."""
         self.stats["retried"] = 1
-        self.tool_form = "off"
+        self.tool_format = "off"
         self.open_window.system_prompt = self.runtime.system_prompt(
             self.prompt_builder, self.open_window.record, self.settings, "off"
         )
@@ -493,7 +486,7 @@ class Turn:
         )
         marks = self.engine.facts.marks
         if first and not self.request.opening:
-            self.reply.begin(marks is not None and marks.opened_by(prompt.opening))
+            self.reply.begin(marks is not None and marks.opened_by(prompt.generation_prompt))
         self.timer.handed = time.perf_counter()
         self.timer.before = self.timer.before or self.timer.handed - self.timer.began
         return self.engine.generate(
@@ -515,7 +508,7 @@ class Turn:
         """Add the model's next token. Returns the tokens whose kind is known now."""
         working_set = self.open_window.working_set
         with self.open_window.lock:
-            row = self.attention.prompt.whole(step.row)
+            row = self.attention.prompt.to_live_tokens(step.row)
             self.recorder.row(row, self.settings.score_current_turn)
             if working_set.strategy.capture.reply and self.engine.info.abilities.attention:
                 fault = working_set.update(row, score_reply=self.settings.score_current_turn)
@@ -666,7 +659,7 @@ class Turn:
     def _prune_after_reply(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """Prune thoughts and tool output first, since templates leave them out of past turns; then the dimmest chunks."""
         working_set, budget = self.open_window.working_set, self.open_window.context_budget
-        aside = {THOUGHT, TOOL} if self.tool_form == "native" else {THOUGHT}
+        aside = {THOUGHT, TOOL} if self.tool_format == "native" else {THOUGHT}
         asides = [key for key, tags in self._reply_tags.items() if aside.intersection(tags)]
         prunes = [
             Prune(key, len(live.chunk), live.peak, PruneReason.TURN_OVER, 0)

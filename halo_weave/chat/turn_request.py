@@ -111,7 +111,7 @@ def regenerate_request(
 
 def continue_request(runtime: Runtime, window_id: str, stop: Sequence[str]) -> TurnRequest:
     """A request to continue the reply at the end of the branch."""
-    store, head, model = runtime.store, runtime.window(window_id).head, runtime.model_in(window_id)
+    store, head, model = runtime.store, runtime.window(window_id).head, runtime.model_for_window(window_id)
     last = store.turn_record(head) if head else None
     if last is None or last.role is not Role.ASSISTANT or last.answers is None:
         raise BadInput("There is no reply to go on with. Say something, or let the last words be answered.")
@@ -121,7 +121,9 @@ def continue_request(runtime: Runtime, window_id: str, stop: Sequence[str]) -> T
             continue
         kind: ReplyKind = "thought" if THOUGHT in record.tags else "answer"
         tokens = record.chunk.tokens
-        if record.tokenizer != model.engine.info.tokenizer or not model.prompt_builder.readable(tokens):
+        if record.tokenizer != model.engine.info.tokenizer or not model.prompt_builder.tokens_are_valid(
+            tokens
+        ):
             tokens = model.engine.tokenize(record.chunk.text)
         kinds[kind] = kinds[kind] + tokens if kind in kinds else tokens
     if not kinds:

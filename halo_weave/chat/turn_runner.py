@@ -198,17 +198,17 @@ class Turns(Branches):
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
-        runtime.open.wait(CLOSE_TIMEOUT)
-        runtime.ready(window_id)
-        with _reopen_changed_model(runtime.root, window_id), runtime.exclusive(window_id):
-            recover_drafts(runtime.root, held=window_id)
+        runtime.accepting_turns.wait(CLOSE_TIMEOUT)
+        runtime.open_engine_for(window_id)
+        with _reopen_changed_model(runtime.unrestricted, window_id), runtime.exclusive(window_id):
+            recover_drafts(runtime.unrestricted, held=window_id)
             request = make_request()
-            runtime.recall.prefetch_query(request.text)
-            open_window = runtime.open_window_to_change(window_id)
+            runtime.memory_search.prefetch_query(request.text)
+            open_window = runtime.window_for_change(window_id)
             open_window.settings = open_window.settings.changed(sampling or {})
             set_aside_replaced_turns(runtime, open_window, request)
             turn = Turn(
-                runtime.root, open_window, request, began
+                runtime.unrestricted, open_window, request, began
             )  # access was checked above; the turn itself has no person's limits
             runtime.busy_windows[window_id], self._running[window_id] = open_window, turn
             try:
@@ -282,7 +282,7 @@ class Turns(Branches):
 
     def generating(self) -> list[str]:
         """The windows whose turn is running in this process."""
-        return self._runtime.readable(list(self._running))
+        return self._runtime.filter_readable(list(self._running))
 
     @property
     def waiting(self) -> int:
@@ -299,7 +299,8 @@ class Turns(Branches):
         self._runtime.hubs.close()
         self.remote_replies.close()
         end = time.monotonic() + CLOSE_TIMEOUT
-        self._runtime.state.store_deadline = min(self._runtime.state.store_deadline, end - CLOSE_TIMEOUT / 4)
+        runtime = self._runtime.unrestricted
+        runtime.shutdown_deadline = min(runtime.shutdown_deadline, end - CLOSE_TIMEOUT / 4)
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:
@@ -385,7 +386,7 @@ def _reopen_changed_model(runtime: Runtime, window_id: str) -> Iterator[None]:
             if name:
                 runtime.close_engine(name)
             else:
-                runtime.reopen()
+                runtime.reload_model()
         raise
 
 
