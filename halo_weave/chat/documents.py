@@ -77,7 +77,7 @@ def _plain(name: str, data: bytes) -> str:
                 f"{name} is not a text, a PDF or a DOCX. Only those can be attached."
             ) from None
         raise DocumentRefused(
-            f"{name} is not in UTF-8, so its letters cannot be told for sure. Save it as UTF-8, then attach it."
+            f"{name} is not in UTF-8, so its letters cannot be read reliably. Save it as UTF-8, then attach it."
         ) from None
     if len(_CONTROLS.findall(text[:65_536])) > _UNREADABLE * len(text[:65_536]):
         raise DocumentRefused(f"{name} is not a text, a PDF or a DOCX. Only those can be attached.")

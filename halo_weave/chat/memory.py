@@ -374,7 +374,7 @@ class Memory:
     def embed_anew(self, embedder: str | None = None) -> EmbeddingState:
         """Every chunk is embedded again, in the background, by another embedder if one is named.
 
-        Search goes on with the vectors that are there; the others serve when all of them are made.
+        Search goes on with the vectors that are there; the new ones are used when all of them are made.
         """
         now = self.embedding()
         if self._building is not None and self._building.is_alive():

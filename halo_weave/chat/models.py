@@ -190,7 +190,7 @@ class Models:
         return self._loading_thread is not None and self._loading_thread.is_alive()
 
     def _calibrate_later(self, wanted: str, engine: Engine) -> None:
-        """Begin to find the model's retrieval heads; the model answers meanwhile."""
+        """Begin to find the model's retrieval heads; the model can answer during this time."""
         if self._make_calibration is None:
             return
         thread = Thread(target=self._calibrate, args=(wanted, engine), name="calibration", daemon=True)

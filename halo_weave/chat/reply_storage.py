@@ -76,7 +76,7 @@ def _save_brightness(open_window: OpenWindow) -> None:
         open_window.store.save_brightness(
             open_window.record.id, working_set.chunks, working_set.brightness, working_set.traces
         )
-    except BadInput:  # another window or process has deleted or pruned something meanwhile
+    except BadInput:  # another window or process has deleted or pruned something since the window was opened
         open_window.drop_missing_chunks()
         open_window.store.save_brightness(
             open_window.record.id, working_set.chunks, working_set.brightness, working_set.traces

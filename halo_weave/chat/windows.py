@@ -81,7 +81,7 @@ class Windows:
     def list(self) -> list[WindowState]:
         found = []
         for record in self._runtime.store.windows():
-            with suppress(UnknownWindow):  # the memory was cleared meanwhile
+            with suppress(UnknownWindow):  # the memory has been cleared
                 found.append(self._state(record))
         return found
 

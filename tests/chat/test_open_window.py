@@ -24,7 +24,9 @@ def test_a_chunk_that_the_user_prunes_leaves_the_context_only_while_no_other_thr
 
 def test_chunks_that_are_wanted_by_key_are_planned_in_this_order_whatever_their_length(assembled):
     weave = assembled()
-    window = weave.windows.create("one", settings={**SMALL, "max_context_tokens": 0, "min_chunk_tokens": 64}).id
+    window = weave.windows.create(
+        "one", settings={**SMALL, "max_context_tokens": 0, "min_chunk_tokens": 64}
+    ).id
     long, short = "Alpha bravo charlie delta echo foxtrot golf hotel. " * 4, "Kilo lima."
     for text in (long, short):
         list(weave.turns.steps(window, text))
