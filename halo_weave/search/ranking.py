@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -223,12 +223,34 @@ def _mean_and_spread(values: Floats) -> tuple[float, float]:
     return (float(known.mean()), max(float(known.std()), MIN_SPREAD)) if len(known) else (0.0, 1.0)
 
 
+# What the parts of a score are made of. The parts are shown to users.
+PARTS = {
+    "meaning": ("best_passage", "with_neighbours"),
+    "words": ("term_coverage", "bm25"),
+    "speaker": ("speaker",),
+    "time": ("time",),
+    "user": ("user",),
+    "asking": ("uninformative",),
+    "wrong": ("feedback",),
+    "message": (
+        "question_share",
+        "first_person",
+        "term_count",
+        "top_passage",
+        "top_coverage",
+        "memory_size",
+        "intercept",
+    ),
+}
+EVIDENCE = ("meaning", "words", "speaker", "time", "wrong")  # the parts that relate a chunk to the query
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The weights of a logistic regression. The log-odds that a chunk helps with a query are the sum of its features,
     each times its weight.
 
-    How they were fitted and rounded: docs/recall.md. Similarities are z-scores (see `ScoreBaseline`), coverages are
+    They are fitted by `scripts/bench recall --all --fit`. Similarities are z-scores (see `ScoreBaseline`), coverages are
     shares from 0 to 1.
     """
 
@@ -246,12 +268,35 @@ class Weights:
     term_count: float  # log(1 + number of terms)
     top_passage: float  # the highest `best_passage` among the candidates
     top_coverage: float  # the highest `term_coverage` among the candidates, neighbours included
+    memory_size: float  # log(1 + number of chunks that are searched)
     intercept: float
+    feedback: float = -20.0  # similarity to a query that the chunk was wrong for: then it is no hit
+
+    def parts(self, features: Mapping[str, Floats], user_weight: float) -> dict[str, Floats]:
+        """What each part adds to the log-odds. Features that are not known add nothing."""
+        weights = {one.name: getattr(self, one.name) for one in fields(self)} | {
+            "user": math.log(user_weight)
+        }
+        return {
+            part: np.asarray(
+                sum(weights[name] * features[name] for name in names if name in features), np.float32
+            )
+            for part, names in PARTS.items()
+            if any(name in features for name in names)
+        }
 
 
-WITH_VECTORS = Weights(0.65, 0.55, 2.9, 2.9, 1.3, 0.65, -5.0, 1.65, 0.8, 0.4, -0.5, -0.9, -10.2)
-WITHOUT_VECTORS = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.25, 0.0, -1.0, -9.3)
-NEGATIVE_FEEDBACK_PENALTY = 20.0  # so large that a chunk with feedback for the same query is no hit
+WITH_VECTORS = Weights(0.65, 0.55, 2.9, 2.9, 1.3, 0.65, -5.0, 1.65, 0.8, 0.4, -0.5, -0.9, 0.0, -10.2)
+WITHOUT_VECTORS = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.25, 0.0, -1.0, 0.0, -9.3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The rows that a search compares, with their features by name."""
+
+    rows: Rows
+    features: Mapping[str, Floats]
+    term_hits: Sequence[TermHits]
 
 
 MAX_FEEDBACK_TERMS = 64  # terms of a query that are compared with those of earlier queries
