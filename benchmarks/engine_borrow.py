@@ -188,7 +188,7 @@ def _compare(
             chunks = chunk_turn(engine.tokenize(text), id, role, position)
             position = chunks[-1].stop
             turns.append(chunks)
-            home.add(home.born(chunk) for chunk in chunks)
+            home.add(home.new_chunk(chunk) for chunk in chunks)
     last = len(turns)
     home.begin_reply(last, position, last - 1)
     first_token(
@@ -206,9 +206,9 @@ def _compare(
             window = WorkingSet(system_tokens=len(system), frame_tokens=builder.frame_tokens())
             ids = [] if way == "absent" else [id for one in shown for id in (2 * one, 2 * one + 1)]
             for id in ids:
-                window.add(window.born(chunk) for chunk in turns[id])
+                window.add(window.new_chunk(chunk) for chunk in turns[id])
             asking = chunk_turn(words, last + 1, Role.USER, position + 10**4 * (number + 1))
-            window.add(window.born(chunk) for chunk in asking)
+            window.add(window.new_chunk(chunk) for chunk in asking)
             window.begin_reply(last + 2, asking[-1].stop, last + 1)
             origins = {
                 id: TurnAnnotation.quotation(SAID, turns[id][0].key.role, chat="Yesterday") for id in ids

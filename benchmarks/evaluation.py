@@ -61,11 +61,11 @@ class Chance(Strategy):
 
     draw: int = 0
 
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        return sight.light
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        return state.tokens
 
-    def of_chunks(self, sight: StrategyInput) -> Floats:
-        return np.random.default_rng((self.draw, len(sight.chunks))).random(len(sight.chunks), np.float32)
+    def of_chunks(self, state: StrategyInput) -> Floats:
+        return np.random.default_rng((self.draw, len(state.chunks))).random(len(state.chunks), np.float32)
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class TrialConversation:
         said = self.engine.tokenize(question.text)
         chunks = chunk_turn(said, user, Role.USER, self.position)
         for window in self.windows.values():
-            window.add([window.born(chunk) for chunk in chunks])
+            window.add([window.new_chunk(chunk) for chunk in chunks])
             window.begin_reply(reply, self.position + len(said), user)
         tally = AttributionTracker(self.calibration)
         forced = self.engine.tokenize(answer)

@@ -227,7 +227,7 @@ class Branches:
         open_window = runtime.open_window_to_change(window_id)
         size = open_window.settings.min_chunk_tokens
         chunks = chunk_turn(tokens, turn, role, ids.start, answers, min_chunk_tokens=size)
-        live = [open_window.window.born(chunk) for chunk in chunks]
+        live = [open_window.window.new_chunk(chunk) for chunk in chunks]
         kind = engine.info.tokenizer
         runtime.store.append(window_id, live, tokenizer=kind, now=runtime.now(), after=after)
         return runtime.store.turn_record(turn)

@@ -208,7 +208,7 @@ def attach(
             min_chunk_tokens=open_window.settings.min_chunk_tokens,
             max_chunk_tokens=open_window.settings.max_chunk_tokens,
         )
-        live = [open_window.window.born(chunk) for chunk in chunks]
+        live = [open_window.window.new_chunk(chunk) for chunk in chunks]
         runtime.store.append(
             open_window.record.id,
             live,

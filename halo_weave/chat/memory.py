@@ -37,7 +37,7 @@ from halo_weave.core.resurrection import (
     RecallHit,
     RecallPlan,
     ResurrectReason,
-    least_similarity,
+    recall_threshold,
 )
 from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
@@ -217,7 +217,7 @@ class Memory:
                 hits.get(one.key) or RecallHit(one.key, one.similarity),
                 records[one.key],
                 live=False,
-                part=one.part,
+                part=one.reason,
                 tags=tags.get(one.key, ()),
             )
             for one in plan.chunks
@@ -542,8 +542,8 @@ class McpMemory:
             user_weight=settings.user_weight,
             only=only,
         )
-        least = least_similarity(hits, settings.min_probability, budget)
-        hits = [] if least is None else [hit for hit in hits if hit.similarity >= least]
+        threshold = recall_threshold(hits, settings.min_probability, budget)
+        hits = [] if threshold is None else [hit for hit in hits if hit.similarity >= threshold]
         records = {one.key: one for one in runtime.store.chunks_by_key(hit.key for hit in hits)}
         names = runtime.names()
         found: list[MemoryHit] = []

@@ -490,7 +490,7 @@ class OpenWindow:
             chunk, hit = chunks[one.key], hits.get(one.hit)
             reason = reasons[one] = {
                 "by": "user" if by == "recall" and hit is None else by,  # requested by key
-                "part": str(one.part),
+                "part": str(one.reason),
                 "hit": str(one.hit),
                 "similarity": one.similarity,
                 "cost": one.cost,
@@ -525,7 +525,7 @@ class OpenWindow:
             view.tool,
             view.thought,
             self._gap_before(planned.key),
-            part=planned.part,
+            part=planned.reason,
             hit=planned.hit,
             similarity=planned.similarity,
             cost=planned.cost,

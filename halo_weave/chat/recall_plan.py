@@ -16,8 +16,8 @@ from halo_weave.core.resurrection import (
     RecallHit,
     RecallPlan,
     ResurrectReason,
-    least_similarity,
     plan_recall,
+    recall_threshold,
 )
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import NO_FILTER, SearchFilter, TagFilter
@@ -150,8 +150,8 @@ def search_and_plan_recall(
     everything = [hit for hit in found if hit.key not in live]
     # What states nothing comes only as the question of an answer.
     telling = [hit for hit in everything if "asking" not in hit.parts]
-    least = least_similarity(telling, settings.min_probability, room)
-    found = [] if least is None else [hit for hit in telling if hit.similarity >= least]
+    threshold = recall_threshold(telling, settings.min_probability, room)
+    found = [] if threshold is None else [hit for hit in telling if hit.similarity >= threshold]
     missed = _near_misses(telling, found)
     wanted = [*(hit.key for hit in (*found, *missed)), *overrides.also]
     candidates = {
@@ -191,7 +191,7 @@ def search_and_plan_recall(
             frame_tokens=frame_tokens,
             stamps=stamps,
             pairs=settings.resurrect_pairs,
-            least=inf if least is None else least,
+            min_pair_similarity=inf if threshold is None else threshold,
         )
 
     def cost(key: ChunkKey) -> int:

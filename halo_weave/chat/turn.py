@@ -286,7 +286,7 @@ class Turn:
             min_chunk_tokens=self.settings.min_chunk_tokens,
             max_chunk_tokens=self.settings.max_chunk_tokens,
         )
-        live = [window.born(chunk) for chunk in chunks]
+        live = [window.new_chunk(chunk) for chunk in chunks]
         kind, after = self.engine.info.tokenizer, None if self.request.documents else self.request.after
         record, speaker = self.open_window.record, self.request.speaker or self.open_window.record.user_name
         self.store.append(

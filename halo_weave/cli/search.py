@@ -118,7 +118,7 @@ def search(
             else:
                 scored, plan = _would_resurrect(store, recall, words, budget, window, only)
                 told = {"budget": budget, "cost": plan.cost}
-                shown = {waking.key: str(waking.part) for waking in plan.chunks}
+                shown = {waking.key: str(waking.reason) for waking in plan.chunks}
             status = recall.status()
         records = {record.key: record for record in store.chunks_by_key(shown)}
         tags = store.chunk_tags(shown)

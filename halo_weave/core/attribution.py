@@ -13,8 +13,8 @@ from halo_weave.core.brightness import AttentionRow, Capture, Floats, Offsets
 from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Chunk, ChunkKey
 
-MAX_SOURCES = 16  # kept of each token of a reply
-MIN_SHARE = 0.01  # least share of a source of a token
+MAX_SOURCES = 16  # sources kept for each token of a reply
+MIN_SHARE = 0.01  # lowest share of a source that is kept
 TINY = 1e-6
 
 
@@ -22,7 +22,7 @@ class ChunkShare(NamedTuple):
     """How much of a reply came from one chunk."""
 
     key: ChunkKey
-    start: int  # position that `TokenSource.offset` counts from
+    start: int  # position of the chunk; `TokenSource.offset` counts from here
     share: float
 
 
@@ -62,19 +62,18 @@ def capture_for_attribution(capture: Capture, calibration: Calibration) -> Captu
 def shares_before(
     row: AttentionRow, before: int, calibration: Calibration, usual: Floats | None = None
 ) -> tuple[Floats, float]:
-    """(before,) how much of a row's attention each of the first tokens got, adding up to 1; and how much that was of
-    all.
+    """(before,) the shares of the first `before` tokens in a row's attention, normalized to a sum of 1; and the sum before that.
 
-    With retrieval heads, each head is normalised on its own. Without them, the row's own shares minus the attention
-    that each token gets anyway (`usual`).
+    With retrieval heads, each head is normalized on its own. Without them, the shares are those of the row minus the
+    attention that each token gets whatever is generated (`usual`).
     """
     if _has_heads(row, calibration):
         return _shares_by_heads(row, 0, before, calibration)
-    seen = row.tokens[:before]
+    attention = row.tokens[:before]
     if usual is not None:
-        seen = np.maximum(seen - usual[:before], 0)
-    total = float(seen.sum())
-    return seen / np.float32(max(total, TINY)), total
+        attention = np.maximum(attention - usual[:before], 0)
+    total = float(attention.sum())
+    return attention / np.float32(max(total, TINY)), total
 
 
 def _has_heads(row: AttentionRow, calibration: Calibration) -> bool:
@@ -84,21 +83,21 @@ def _has_heads(row: AttentionRow, calibration: Calibration) -> bool:
 def _shares_by_heads(
     row: AttentionRow, start: int, stop: int, calibration: Calibration
 ) -> tuple[Floats, float]:
-    """How much the tokens from `start` to `stop` got, adding up to 1; and how much that was of all."""
+    """The shares of the tokens from `start` to `stop`, normalized to a sum of 1; and the sum before that."""
     assert row.raw is not None
     weights = np.array(calibration.weights, np.float32)
     # A copy, so that the sums do not depend on where the row lies in memory.
-    seen = np.ascontiguousarray(row.raw[: len(weights), start:stop])
-    sums = seen.sum(axis=1)
-    return (weights / np.maximum(sums, TINY)) @ seen, float(weights @ sums)
+    attention = np.ascontiguousarray(row.raw[: len(weights), start:stop])
+    sums = attention.sum(axis=1)
+    return (weights / np.maximum(sums, TINY)) @ attention, float(weights @ sums)
 
 
 class AttributionTracker:
-    """Adds up, token by token, how much of each chunk one reply used.
+    """Computes the attribution of one reply, token by token.
 
-    Only rows of the reply's own tokens count. The row that chose the first token belongs to the last token of the template,
-    which looks at the beginnings of other replies. So that row counts only if there is no other, and the first token gets the
-    sources of the second one.
+    Only attention rows of the reply's own tokens count. The row from which the first token was sampled belongs to the last
+    token of the template, which attends to the beginnings of other replies. So that row counts only if there is no other,
+    and the first token gets the sources of the second.
 
     `include_question`: chunks of the question are sources, too, if the model has retrieval heads.
     """
@@ -106,9 +105,7 @@ class AttributionTracker:
     def __init__(self, calibration: Calibration, *, include_question: bool = False) -> None:
         self.calibration = calibration
         self._include_question = include_question and bool(calibration.heads)
-        self._question_shares = np.zeros(
-            0
-        )  # rows over the question's chunks that are not in `_question_sums` yet
+        self._question_shares = np.zeros(0)  # by chunk of the question; not yet added to `_question_sums`
         self._question_sums: defaultdict[ChunkKey, float] = defaultdict(float)
         self._question_mass = 0.0
         self._usual: Floats | None = None
@@ -116,24 +113,25 @@ class AttributionTracker:
         self._starts: dict[ChunkKey, int] = {}
         self._chunks: Sequence[Chunk] = ()  # the live chunks that `_sums` belongs to
         self._offsets = np.zeros(1, np.int64)  # where the tokens of each begin
-        self._shares = np.zeros(0)  # rows over the chunks before the exchange that are not in `_sums` yet
-        self._looked = 0
+        self._shares = np.zeros(0)  # by chunk before the exchange; not yet added to `_sums`
+        self._rows = 0  # rows counted so far
         self._mass = 0.0
-        self._opening: AttentionRow | None = None  # the row that chose the first token
+        self._first_row: AttentionRow | None = None  # the row from which the first token was sampled
         self._tokens: list[tuple[tuple[ChunkKey, int, float], ...]] = []
         self.token_use: Floats = np.zeros(0, np.float32)  # share of each earlier token in the reply so far
 
     def observe_prefill(self, rows: Sequence[AttentionRow], before: int) -> None:
-        """Prefill is done: without retrieval heads, note how much attention each earlier token gets whatever is generated."""
+        """Use the rows of the question. Without retrieval heads, they show how much attention each earlier token gets whatever
+        is generated."""
         if rows and not self.calibration.heads:
             self._usual = np.mean([row.tokens[:before] for row in rows], axis=0)
 
     def add_token(
         self, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
     ) -> None:
-        """Add the reply's next token and the row that chose it; None: the program inserted the token, or there is no row.
+        """Add the reply's next token, and the row from which it was sampled if there is one.
 
-        `exchange`: the turn that is answered; what came before it can be a source.
+        `exchange`: id of the turn that is answered; earlier turns can be sources.
         """
         self._tokens.append(())
         self.add_late_row(len(self._tokens) - 1, row, chunks, offsets, exchange)
@@ -141,7 +139,7 @@ class AttributionTracker:
     def add_late_row(
         self, place: int, row: AttentionRow | None, chunks: Sequence[Chunk], offsets: Offsets, exchange: int
     ) -> None:
-        """Use the row of an earlier token of the reply, which is known only now."""
+        """Use the row of an earlier token of the reply, which arrived late."""
         if chunks is not self._chunks:
             self._add_up()
             self._chunks = chunks
@@ -154,34 +152,33 @@ class AttributionTracker:
         if row is None or row.tokens.size < int(offsets[len(self._shares)]):
             return
         if place == 0:
-            self._opening = row
+            self._first_row = row
             return
-        self._tokens[place] = self._look(row)
-        if self._opening is not None and place == 1:
-            self._tokens[0], self._opening = self._tokens[1], None
+        self._tokens[place] = self._count_row(row)
+        if self._first_row is not None and place == 1:
+            self._tokens[0], self._first_row = self._tokens[1], None
 
     def end_reply(self, row: AttentionRow) -> None:
-        """Use the row of the reply's last token, which is known when generation ends."""
+        """Use the row of the reply's last token, which arrives when generation ends."""
         if not self._tokens or row.tokens.size < int(self._offsets[len(self._shares)]):
             return
-        sources = self._look(row)
-        if self._opening is not None:
-            self._tokens[0], self._opening = sources, None
+        sources = self._count_row(row)
+        if self._first_row is not None:
+            self._tokens[0], self._first_row = sources, None
 
     def whole(self, start: int | None = None) -> Attribution:
-        """The attribution of the whole reply. Chunks below `LEAST_SHARE` are listed only if they are a source of a
-        token."""
-        opening, self._opening = self._opening, None
-        if opening is not None and opening.tokens.size >= int(self._offsets[len(self._shares)]):
-            self._tokens[0] = self._look(opening)
+        """The attribution of the whole reply. Chunks below `MIN_SHARE` are listed only if they are a source of a token."""
+        first_row, self._first_row = self._first_row, None
+        if first_row is not None and first_row.tokens.size >= int(self._offsets[len(self._shares)]):
+            self._tokens[0] = self._count_row(first_row)
         self._add_up()
         shares: dict[ChunkKey, float] = {}
         for sums, mass in ((self._sums, self._mass), (self._question_sums, self._question_mass)):
-            total, mean = sum(sums.values()) or 1.0, mass / max(1, self._looked)
+            total, mean = sum(sums.values()) or 1.0, mass / max(1, self._rows)
             shares |= {key: mean * share / total for key, share in sums.items()}
-        named = {key for sources in self._tokens for key, _, _ in sources}
+        token_sources = {key for sources in self._tokens for key, _, _ in sources}
         kept = sorted(
-            (key for key in shares if key in named or shares[key] >= MIN_SHARE),
+            (key for key in shares if key in token_sources or shares[key] >= MIN_SHARE),
             key=lambda key: -shares[key],
         )
         places = {key: place for place, key in enumerate(kept)}
@@ -195,26 +192,25 @@ class AttributionTracker:
             start,
         )
 
-    def _look(self, row: AttentionRow) -> tuple[tuple[ChunkKey, int, float], ...]:
-        """Count a row. Returns the tokens with the most attention."""
-        self._looked += 1
+    def _count_row(self, row: AttentionRow) -> tuple[tuple[ChunkKey, int, float], ...]:
+        """Add a row to the sums. Returns the tokens with the most attention."""
+        self._rows += 1
         count = len(self._shares)
         before = int(self._offsets[count])
-        from_question = self._look_at_question(row, count)
+        from_question = self._count_question_row(row, count)
         if not before:
             return tuple(_strongest(from_question, self._chunks, self._offsets))
         usual = self._usual if self._usual is not None and len(self._usual) == before else None
         shares, mass = shares_before(row, before, self.calibration, usual)
         self._mass += mass
         self._shares += np.add.reduceat(shares, self._offsets[:count])
-        given = shares * np.float32(mass)
-        self.token_use = (
-            self.token_use + given if len(self.token_use) == before else given
-        )  # after a resurrection the sums start again
-        return tuple(_strongest(np.concatenate([given, from_question]), self._chunks, self._offsets))
+        weighted = shares * np.float32(mass)
+        # After a resurrection there are other tokens, and their sums start again.
+        self.token_use = self.token_use + weighted if len(self.token_use) == before else weighted
+        return tuple(_strongest(np.concatenate([weighted, from_question]), self._chunks, self._offsets))
 
-    def _look_at_question(self, row: AttentionRow, first: int) -> Floats:
-        """Count a row's attention to the question's tokens, and return it by token."""
+    def _count_question_row(self, row: AttentionRow, first: int) -> Floats:
+        """Add a row's attention to the question's tokens to the sums, and return it by token."""
         count = len(self._question_shares)
         if not count or not _has_heads(row, self.calibration):
             return np.zeros(0, np.float32)
@@ -244,14 +240,14 @@ def _strongest(
     shares: Floats, chunks: Sequence[Chunk], offsets: Offsets
 ) -> list[tuple[ChunkKey, int, float]]:
     """Chunk, offset and share of the tokens with the most attention."""
-    (there,) = (shares >= MIN_SHARE).nonzero()
-    there = there[np.argsort(-shares[there], kind="stable")[:MAX_SOURCES]]
+    (strong,) = (shares >= MIN_SHARE).nonzero()
+    strong = strong[np.argsort(-shares[strong], kind="stable")[:MAX_SOURCES]]
     found = []
     for token, place in zip(
-        there.tolist(), (np.searchsorted(offsets, there, side="right") - 1).tolist(), strict=True
+        strong.tolist(), (np.searchsorted(offsets, strong, side="right") - 1).tolist(), strict=True
     ):
         chunk = chunks[place]
-        # Where this window reads a chunk with another tokenizer, its tokens have other places.
+        # Offsets count in the tokens of the chunk's own tokenizer; this window may use another.
         offset = (token - int(offsets[place])) * chunk.span // len(chunk)
         found.append((chunk.key, offset, float(shares[token])))
     return found

@@ -22,9 +22,8 @@ SUM_TOLERANCE = 1e-2
 
 Floats = npt.NDArray[np.float32]
 Offsets = npt.NDArray[np.int64]
-PairPruning = Literal[
-    "apart", "brighter", "dimmer"
-]  # how a question and its answer are pruned: each alone, or together by one of them
+# How a question and its answer are pruned: each on its own, or together when the brighter or the dimmer one is due.
+PairPruning = Literal["apart", "brighter", "dimmer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +36,9 @@ class Capture:
     combine: Literal["mean", "max"] = "mean"
     reply: bool = True  # a row for each generated token
     reading: bool = False  # rows of the user turn's tokens while they are read
-    reading_surprisal: bool = (
-        False  # the surprisal of each of those tokens; that of the reply is always captured
-    )
-    raw: bool = False  # with each row also those of the chosen pairs: `AttentionRow.raw`
-    raw_pairs: tuple[tuple[int, int], ...] | None = None  # only pairs among these; None: all chosen ones
+    reading_surprisal: bool = False  # surprisal of those tokens; that of the reply is always captured
+    raw: bool = False  # with each row also the single rows of the chosen pairs: `AttentionRow.raw`
+    raw_pairs: tuple[tuple[int, int], ...] | None = None  # which of the pairs; None: all
 
     def chosen(self, layers: int, heads: int) -> list[tuple[int, int]]:
         """The (layer, head) pairs to read, for a model with so many layers and heads."""
@@ -89,14 +86,14 @@ class RowFault(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionRow:
-    """The attention of one token: the share of each live token, and what frames and system prompt got."""
+    """The attention of one token: the share of each live token, and those of frames and system prompt."""
 
     tokens: Floats  # (live tokens,), in time order
     frames: float = 0.0  # share of all frame tokens together
     system: float = 0.0  # share of the system prompt's tokens together
     aside: int = 0  # how many frame and system tokens there are
     aside_peak: float = 0.0  # the largest single share among them
-    first: float | None = None  # the share of the very first token of the context, when that is aside
+    first: float | None = None  # the share of the context's first token, if that is a frame or system token
     raw: Floats | None = None  # (pairs, live tokens) as `Capture.chosen_raw` orders them; when asked for
 
     def fault(self, live: int) -> RowFault | None:
@@ -106,9 +103,8 @@ class AttentionRow:
         if self.tokens.size != live:
             return RowFault.SHORT if self.tokens.size < live else RowFault.LONG
         with np.errstate(invalid="ignore"):
-            total = (
-                float(np.einsum("i->", self.tokens)) + self.frames + self.system
-            )  # three times as fast as sum
+            # `einsum` is three times as fast as `sum`.
+            total = float(np.einsum("i->", self.tokens)) + self.frames + self.system
         if not np.isfinite(total):
             return RowFault.NOT_FINITE
         if self.tokens.min() < 0 or min(self.frames, self.system) < 0:
@@ -123,7 +119,7 @@ class AttentionRow:
         return self.tokens.size + self.aside
 
     def sink(self, kind: Literal["max", "first"]) -> float:
-        """The share of the sink: the token that attention rests on when nothing is relevant."""
+        """The share of the attention sink: the token that gets the attention when nothing is relevant."""
         if kind == "first":
             return float(self.tokens[0]) if self.first is None else self.first
         return max(float(self.tokens.max()), self.aside_peak)
@@ -139,17 +135,17 @@ class TokenBrightness:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StrategyInput:
-    """The window as a strategy sees it. The arrays are views of the window's own: a strategy must neither change nor
-    keep them."""
+    """The working set as the input of a strategy. The arrays are views of the working set's own: a strategy must neither
+    change nor keep them."""
 
-    light: TokenBrightness  # brightness of all live tokens, the reply in progress last
+    tokens: TokenBrightness  # of all live tokens, the reply in progress last
     chunks: Sequence[Chunk]  # in order of time, without the reply in progress
     offsets: Offsets  # (chunks + 1,), where each chunk's tokens begin
     ages: npt.NDArray[np.int64]  # (chunks,) age in turns; 0 is the newest
-    scored: int  # tokens before this index are scored; the current turn lies after it
-    # Values that the strategy keeps for these chunks from row to row. Emptied when something other than the strategy
+    scored: int  # tokens before this index may change; those of the current turn come after it
+    # For values that the strategy computes once and uses for several rows. Emptied when something other than the strategy
     # changes the chunks or their traces.
-    noted: dict[str, Any] = field(default_factory=dict)
+    cache: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +156,11 @@ class Strategy(ABC):
     own settings; a field with the name of a general setting takes its value.
     """
 
-    traces: ClassVar[
-        tuple[str, ...]
-    ] = ()  # names of the values that are kept for each token beside its brightness
+    # Names of the values that are kept for each token beside its brightness.
+    traces: ClassVar[tuple[str, ...]] = ()
     pairs: ClassVar[PairPruning] = "apart"
-    ignores: ClassVar[
-        Mapping[str, str]
-    ] = {}  # general settings that have no effect on what is pruned, and why
+    # General settings that have no effect on what is pruned, and why.
+    ignores: ClassVar[Mapping[str, str]] = {}
 
     initial_brightness: float = INITIAL_BRIGHTNESS
     brightness_cap: float = INITIAL_BRIGHTNESS
@@ -177,24 +171,24 @@ class Strategy(ABC):
         """Which attention it reads."""
         return Capture()
 
-    def born(self, surprisal: Floats) -> TokenBrightness:
-        """Brightness of new tokens. Their surprisal in nats is NaN where it is not known yet."""
+    def new_tokens(self, surprisal: Floats) -> TokenBrightness:
+        """Brightness and traces of new tokens. Their surprisal in nats is NaN where it is not known yet."""
         shape = (len(self.traces), len(surprisal))
         traces = np.full(shape, np.nan, np.float32) if self.traces else None
         return TokenBrightness(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
     @abstractmethod
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
         """Brightness of all live tokens after one row. The row has been checked."""
 
-    def after_reading(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness | None:
+    def after_reading(self, state: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness | None:
         """Brightness of all live tokens after the user's turn was read, if `capture.reading`; None changes nothing.
 
         Each row covers the tokens up to its own; the user's turn is the newest.
         """
         return None
 
-    def after_reply(self, sight: StrategyInput) -> TokenBrightness | None:
+    def after_reply(self, state: StrategyInput) -> TokenBrightness | None:
         """Brightness of all live tokens after a reply, whose chunks are the newest; None changes nothing."""
         return None
 
@@ -202,9 +196,9 @@ class Strategy(ABC):
         """The parts of a chunk's brightness, computed from the traces of its tokens; shown by "Why?"."""
         return {}
 
-    def of_chunks(self, sight: StrategyInput) -> Floats:
+    def of_chunks(self, state: StrategyInput) -> Floats:
         """(chunks,) brightness of whole chunks: the lowest is pruned first, infinite ones never."""
-        return peaks(sight.light.brightness, sight.offsets)
+        return peaks(state.tokens.brightness, state.offsets)
 
 
 def peaks(values: Floats, offsets: Offsets) -> Floats:
@@ -228,7 +222,8 @@ def resurrected_brightness(
     mean: float,
     initial: float = INITIAL_BRIGHTNESS,
 ) -> Brightness:
-    """Brightness of a resurrected chunk: what it had, at least the mean of the others, or as new."""
+    """Brightness of a resurrected chunk: `earned`, what it had when it was pruned; `hybrid`, that, but at least the mean of the
+    live tokens; `fresh`, that of a new chunk."""
     if mode == "earned":
         return earned.copy()
     if mode == "hybrid":

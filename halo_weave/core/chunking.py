@@ -23,14 +23,14 @@ from halo_weave.core.tokens import Tokens
 from halo_weave.errors import BadSetting
 
 NEWLINE, RETURN, BRACE, BACKTICK, TILDE = b"\n\r}`~"
-FENCE = 3  # marks that make a fence
+FENCE = 3  # characters of a fence
 
 
 class Chunker:
     """Feed it tokens; `ends` are the token counts at which a chunk has ended so far.
 
-    An end may be known up to three tokens late (a fence is recognised at its third mark). Only `finish` removes one, if
-    the rest after it is too short for a chunk.
+    An end may be found up to three tokens late, since a fence is recognised at its third character. Only `finish` removes an
+    end, if the rest after it is too short for a chunk.
     """
 
     def __init__(self, min_tokens: int = 64) -> None:
@@ -45,7 +45,7 @@ class Chunker:
         self._line = b""  # the line's first three bytes
         self._line_token = 0  # tokens before the one with the line's first byte
         self._line_starts_clean = True  # whether that token begins with a whole character
-        self._mark = 0  # the mark (` or ~) of the open fence, 0 outside
+        self._fence = 0  # the character (` or ~) of the open fence, 0 outside
         self._fence_line = False  # this line opens or closes a fence
 
     def feed(self, piece: bytes) -> None:
@@ -83,58 +83,58 @@ class Chunker:
             return
         previous, self._previous = self._previous, byte
         if byte == NEWLINE:
-            self._cut |= previous == NEWLINE or (self._fence_line and not self._mark)
+            self._cut |= previous == NEWLINE or (self._fence_line and not self._fence)
             self._line, self._fence_line = b"", False
             return
         if len(self._line) == FENCE:
             return
         if not self._line:
             self._line_token, self._line_starts_clean = self._seen, starts_clean
-            self._cut |= byte == BRACE and previous == NEWLINE and not self._mark
+            self._cut |= byte == BRACE and previous == NEWLINE and not self._fence
         self._line += bytes([byte])
         if len(self._line) == FENCE and byte in (BACKTICK, TILDE) and self._line == bytes([byte]) * FENCE:
             self._meet_fence(byte)
 
-    def _meet_fence(self, mark: int) -> None:
-        if not self._mark:
-            self._mark, self._fence_line = mark, True
+    def _meet_fence(self, character: int) -> None:
+        if not self._fence:
+            self._fence, self._fence_line = character, True
             if self._line_starts_clean:
                 self._end_at(self._line_token)
-        elif mark == self._mark:
-            self._mark, self._fence_line = 0, True
+        elif character == self._fence:
+            self._fence, self._fence_line = 0, True
 
 
 # How good a place is for a cut, by the bytes before and after it; smaller is better.
 LINE, SENTENCE_END, WORD_END, CHARACTER, NOWHERE = range(5)
-_STOPS = re.compile(rb"(?:[.!?:;][\"')\]]?|\xe3\x80\x82|\xef\xbc\x81|\xef\xbc\x9f)\s*$")
+_SENTENCE_STOP = re.compile(rb"(?:[.!?:;][\"')\]]?|\xe3\x80\x82|\xef\xbc\x81|\xef\xbc\x9f)\s*$")
 
 
-def _quality(before: bytes, after: bytes) -> int:
+def _cut_quality(before: bytes, after: bytes) -> int:
     if after[:1] and 0x80 <= after[0] < 0xC0:
         return NOWHERE  # inside a character
     if before.endswith(b"\n"):
         return LINE
     spaced = before[-1:].isspace() or after[:1].isspace()
-    if _STOPS.search(before[-8:]) and (spaced or before[-1:] > b"\x7f"):
+    if _SENTENCE_STOP.search(before[-8:]) and (spaced or before[-1:] > b"\x7f"):
         return SENTENCE_END
     return WORD_END if spaced else CHARACTER
 
 
-def _parts(pieces: Sequence[bytes], start: int, stop: int, most: int) -> Iterator[int]:
-    """Where the parts of a chunk longer than `most` tokens end, the last one included."""
-    while stop - start > most:
+def _parts(pieces: Sequence[bytes], start: int, stop: int, max_tokens: int) -> Iterator[int]:
+    """The ends of the parts into which a chunk longer than `max_tokens` is cut, the last one included."""
+    while stop - start > max_tokens:
         count = stop - start
-        even = count / -(-count // most)  # length of the parts if all were equally long
-        places = range(start + max(1, int(even / 2)), start + most + 1)
+        even = count / -(-count // max_tokens)  # length of the parts if all were equally long
+        places = range(start + max(1, int(even / 2)), start + max_tokens + 1)
         # Three more: a character may span four tokens, and a cut inside it would break the text.
         places = range(places.start, min(stop, max(places.stop, places.start + 4)))
 
-        def worth(at: int, even: float = even, start: int = start) -> tuple[int, float]:
+        def cost(at: int, even: float = even, start: int = start) -> tuple[int, float]:
             before = b"".join(pieces[max(start, at - 3) : at])
             after = next((pieces[i] for i in range(at, stop) if pieces[i]), b"")
-            return _quality(before, after), abs(at - start - even)
+            return _cut_quality(before, after), abs(at - start - even)
 
-        start = min(places, key=worth, default=stop)
+        start = min(places, key=cost, default=stop)
         yield start
     if stop > start:
         yield stop
@@ -156,8 +156,8 @@ def cut(tokens: Tokens, min_tokens: int = 64, max_tokens: int = 256) -> list[Tok
     return [tokens.part(start, stop) for start, stop in pairwise([0, *ends])]
 
 
-TOKENIZER = "text"  # no model's
-_SMALLEST, LARGEST = 64, 200  # tokens of a chunk, if there are so many
+TOKENIZER = "text"  # name of the tokenizer of placeholder tokens
+_MIN_TOKENS, MAX_TOKENS = 64, 200  # of a chunk of placeholder tokens
 # Parts of words, and characters of other alphabets.
 _PIECE = re.compile(rb"\s?[!-~]{1,5}|\s?(?:[\xc2-\xdf].|[\xe0-\xef]..|[\xf0-\xf4]...)|\s{1,4}|.", re.S)
 
@@ -172,13 +172,14 @@ def split_into_chunks(parts: Sequence[tuple[str, str]]) -> list[tuple[Tokens, st
     found: list[tuple[Tokens, str]] = []
     for kind, pieces in _pieces(parts):
         tokens = Tokens.of(np.zeros(len(pieces), np.int32), pieces)
-        # What is shorter than two chunks is one, and so is what has no line to end a chunk at, unless it is too long.
-        whole = len(tokens) < 2 * _SMALLEST or (b"\n" not in tokens.raw and len(tokens) <= LARGEST)
-        for chunk in [tokens] if whole else cut(tokens, _SMALLEST, LARGEST):
+        # A short part is one chunk, and so is one without line breaks unless it is too long.
+        whole = len(tokens) < 2 * _MIN_TOKENS or (b"\n" not in tokens.raw and len(tokens) <= MAX_TOKENS)
+        for chunk in [tokens] if whole else cut(tokens, _MIN_TOKENS, MAX_TOKENS):
             found.append((chunk, "" if kind == "answer" else kind))
     return found
 
 
 def _pieces(parts: Sequence[tuple[str, str]]) -> Iterator[tuple[str, list[bytes]]]:
+    """The kind and the placeholder tokens of each part. A blank line separates it from the next."""
     for place, (kind, text) in enumerate(parts):
         yield kind, _PIECE.findall((text if place == len(parts) - 1 else f"{text}\n\n").encode())

@@ -1,4 +1,4 @@
-"""Refuse grammars that would end the process or hold the engine: llama.cpp follows them by recursion and without limits."""
+"""Refuse grammars that would crash the process or block the engine: llama.cpp parses them recursively and without limits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from halo_weave.errors import BadInput
 MAX_LENGTH = 100_000  # characters
 MAX_DEPTH = 64  # groups inside each other
 MAX_ELEMENTS = 50_000  # with counted repetitions written out
-MAX_CHOICES = 1_000  # ways in which the text may go on: llama.cpp compares the vocabulary with each of them
+MAX_CHOICES = 1_000  # choices in which the text may continue; llama.cpp compares the vocabulary with each
 MAX_REPETITIONS = 2_000  # as llama.cpp
 
 _TOKEN = re.compile(
@@ -44,22 +44,22 @@ def _too_large(reason: str) -> BadInput:
 
 
 class _Item(NamedTuple):
-    """A text, a rule's name or a group, and how often it may stand there."""
+    """A text, a rule's name or a group, and how often it is repeated."""
 
     what: str | _Group
-    length: int  # characters of a text; 0 of others
+    length: int  # characters of a text; 0 for a rule or a group
     least: int = 1
     most: int | None = 1  # None: without limit
 
 
 @dataclass(slots=True)
 class _Group:
-    options: list[list[_Item]]  # sequences of items, one of which is written
+    options: list[list[_Item]]  # alternatives, each a sequence of items
 
 
 def _parsed(grammar: str) -> dict[str, _Group]:
     rules: dict[str, _Group] = {}
-    open_groups = [_Group([[]])]  # what stands before the first rule is dropped
+    open_groups = [_Group([[]])]  # everything before the first rule is dropped
     at = 0
     while at < len(grammar):
         match = _TOKEN.match(grammar, at)
@@ -114,22 +114,22 @@ def _times(written: str) -> tuple[int, int | None]:
     return least, most
 
 
-class _Ways(NamedTuple):
-    """In how many ways a part can begin, and in how many it can be empty."""
+class _Choices(NamedTuple):
+    """In how many choices a part can begin, and in how many it can be empty."""
 
     begin: int
     empty: int
 
 
-_NOTHING = _Ways(0, 1)
+_NOTHING = _Choices(0, 1)
 
 
 class _Sizes:
-    """Counts parts and ways. Counting stops at the limits, so that it takes no longer than reading the grammar."""
+    """Counts elements and choices. Counting stops at the limits, so that it takes no longer than parsing the grammar."""
 
     def __init__(self, rules: dict[str, _Group]) -> None:
         self._rules = rules
-        self._known: dict[str, _Ways] = {}
+        self._known: dict[str, _Choices] = {}
         self._running: list[str] = []  # rules that are being counted, each inside the one before it
 
     def elements(self, group: _Group) -> int:
@@ -149,47 +149,47 @@ class _Sizes:
                 if isinstance(item.what, _Group):
                     self.check(item.what)
 
-    def _options(self, group: _Group) -> _Ways:
+    def _options(self, group: _Group) -> _Choices:
         begin = empty = 0
         for option in group.options:
-            ways = self._sequence(option)
-            begin, empty = begin + ways.begin, empty + ways.empty
+            choices = self._sequence(option)
+            begin, empty = begin + choices.begin, empty + choices.empty
         return self._limited(begin, empty)
 
-    def _sequence(self, items: list[_Item], start: int = 0) -> _Ways:
+    def _sequence(self, items: list[_Item], start: int = 0) -> _Choices:
         begin, empty = 0, 1
         for place in range(start, len(items)):
-            ways = self._repeated(items[place])
-            begin, empty = begin + empty * ways.begin, empty * ways.empty
+            choices = self._repeated(items[place])
+            begin, empty = begin + empty * choices.begin, empty * choices.empty
             if not empty:
                 break
             self._limited(begin, empty)
         return self._limited(begin, empty)
 
-    def _repeated(self, item: _Item) -> _Ways:
+    def _repeated(self, item: _Item) -> _Choices:
         once = self._once(item)
         if not once.empty:
-            return _Ways(once.begin, int(item.least == 0))
+            return _Choices(once.begin, int(item.least == 0))
         if item.most is None:
             raise BadInput(
-                "The grammar repeats without end what may be empty. Give it at least one character."
+                "The grammar repeats without end a part that may be empty. Give it at least one character."
             )
-        ways = _NOTHING
+        choices = _NOTHING
         for number in range(item.most, 0, -1):  # from the last repetition to the first
             optional = number > item.least
-            ways = self._limited(
-                once.begin + once.empty * ways.begin, once.empty * ways.empty + int(optional)
+            choices = self._limited(
+                once.begin + once.empty * choices.begin, once.empty * choices.empty + int(optional)
             )
-        return ways if item.most else _NOTHING
+        return choices if item.most else _NOTHING
 
-    def _once(self, item: _Item) -> _Ways:
+    def _once(self, item: _Item) -> _Choices:
         if isinstance(item.what, _Group):
             return self._options(item.what)
         if not item.what:
-            return _NOTHING if item.length == 2 else _Ways(1, 0)  # "" is empty
+            return _NOTHING if item.length == 2 else _Choices(1, 0)  # "" is empty
         return self._rule(item.what)
 
-    def _rule(self, name: str) -> _Ways:
+    def _rule(self, name: str) -> _Choices:
         if name in self._known:
             return self._known[name]
         if name not in self._rules:
@@ -199,11 +199,11 @@ class _Sizes:
         if len(self._running) > MAX_DEPTH:
             raise _too_large(f"more than {MAX_DEPTH} rules begin with one another")
         self._running.append(name)
-        ways = self._known[name] = self._options(self._rules[name])
+        choices = self._known[name] = self._options(self._rules[name])
         self._running.pop()
-        return ways
+        return choices
 
-    def _limited(self, begin: int, empty: int) -> _Ways:
+    def _limited(self, begin: int, empty: int) -> _Choices:
         if max(begin, empty) > MAX_CHOICES:
             raise _too_large(f"it allows more than {MAX_CHOICES:,} choices at one place")
-        return _Ways(begin, empty)
+        return _Choices(begin, empty)

@@ -1,4 +1,4 @@
-"""Share of a text that states facts, as opposed to questions, thanks or "I don't know"."""
+"""Share of a text that states facts, as opposed to questions, thanks or "I don't know"; and what kind of message it is."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from halo_weave.core.terms import query_terms, stems
 
 _SENTENCE = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？؟])\s*|\n+")
-_ASKED = re.compile(r"[?？؟][\s\"'”’)*_]*$")
-# Questions that somebody typed without a question mark. A statement may begin with the same words, so it needs both.
-_ASKING = re.compile(
+_QUESTION_MARK = re.compile(r"[?？؟][\s\"'”’)*_]*$")
+# Questions without a question mark. A statement may begin with the same words, so both a question word and a verb are needed.
+_QUESTION = re.compile(
     r"""^\W*(?:(?:so|and|but|hey|hi|ok|okay|well|please|also)\W+)?(?:
       (?:who|whom|whose|what|when|where|which|why|how)\b[^.!]*?\b
         (?:is|are|was|were|do|does|did|have|has|had|can|could|will|would|should|am)\b
@@ -24,8 +24,8 @@ _ASKING = re.compile(
     )[^.!]*$""",
     re.I | re.X,
 )
-# Who asks for something to be shown or told tells nothing. "Remind me to …" does: it is to be kept.
-_REQUESTED = re.compile(
+# Requests to show or explain something state nothing. "Remind me to …" does, so it is not among them.
+_REQUEST = re.compile(
     r"""^\W*(?:(?:so|and|but|hey|hi|ok|okay|well|please|now|then|also|can\s+you|could\s+you)\W+)*(?:
       (?:show|tell|read|find)\s+(?:me|us)\b
     | give\s+(?:me|us)\s+(?:the|all|every|an?\s+(?:list|overview|summary|example))\b
@@ -39,7 +39,7 @@ _REQUESTED = re.compile(
     ) | (?:教えて|見せて|説明して)(?:ください|下さい)?[。!！]?$ | ^\W*(?:请|請)?(?:告诉我|告訴我|给我看|給我看)""",
     re.I | re.X,
 )
-_EMPTY = re.compile(
+_UNKNOWING = re.compile(
     r"""\b(?:not\s+(?:really\s+)?sure|(?:do\s+not|don['’]?t|cannot|can['’]?t|can\s+not|didn['’]?t|couldn['’]?t)\s+
         (?:actually\s+|really\s+|seem\s+to\s+|quite\s+)*(?:know|remember|recall|find|have\s+(?:any|that|this|access|enough|the|a\s+record))
     | no\s+(?:idea|clue|memory\s+of|information|record)
@@ -53,8 +53,8 @@ _EMPTY = re.compile(
     )\b | わかりません | 分かりません | 覚えていません | 不知道 | 不记得 | 不清楚 | لا\s+أعرف | لا\s+أتذكر""",
     re.I | re.X,
 )
-# Thanks, greetings and offers to help, if a sentence is nothing else. "Yes" and "no" are not among them: they may be answers.
-_POLITE = re.compile(
+# Sentences that are only thanks, greetings or offers to help. "Yes" and "no" are not among them: they may be answers.
+_COURTESY = re.compile(
     r"""^\W*(?:(?:oh|ah|aha|ok|okay|well|great|perfect|cool|nice|wow|alright|yes|no|sure|and|so|hi|hey|hello)\b\W*)*(?:
       (?<!\w)(?:ok|okay|great|perfect|cool|nice|wow|alright|hi|hey|hello)
     | (?:many\s+)?thanks(?:\s+(?:a\s+lot|so\s+much|again))* | thank\s+you(?:\s+(?:so|very)\s+much)?
@@ -72,8 +72,8 @@ _POLITE = re.compile(
     )(?:,?\s+\w+)?\W*$""",
     re.I | re.X,
 )
-# A request to keep something states it: "Can you keep in mind that the code is 2468?"
-_KEEP = re.compile(
+# A request to remember something states it: "Can you keep in mind that the code is 2468?"
+_REMEMBER = re.compile(
     r"""\b(?:keep\s+in\s+mind|remember|note|memori[sz]e|write\s+down|save|forget)(?:\s+down)?\s+that\b
     | \b(?:notier\w*|merk\w*|erinner\w*|vergiss\w*|vergess\w*|behalt\w*)\b[^.!?]*\bdass\b
     | \b(?:not\w*|reten\w*|retien\w*|souven\w*|souvien\w*|oubli\w*|rappel\w*|enregistr\w*)\b[^.!?]*\bqu(?:e\b|['’])
@@ -81,9 +81,9 @@ _KEEP = re.compile(
     | \b(?:запомни\w*|запиши\w*|помни\w*)\b[^.!?]*\bчто\b""",
     re.I | re.X,
 )
-_LONG_REQUEST = 20  # words; a longer question or request says what it is about
-_SHORT = 25  # words; a longer sentence may say that it does not know one thing and tell another
-_BACK = re.compile(
+_MAX_REQUEST_WORDS = 20  # a longer question or request also states facts
+_MAX_EMPTY_WORDS = 25  # a longer sentence may say "I don't know" about one thing and state another
+_ABOUT_THE_PAST = re.compile(
     r"""\b(?:do|did|can|could|would)\s+you\s+(?:still\s+|even\s+|perhaps\s+)?(?:remember|recall)\b
     | \b(?:remind\s+me\s+(?:of|about|who|what|when|where|which|why|how)|(?:have|had|did)\s+i\s+(?:ever\s+)?(?:told|tell|mention(?:ed)?|say|said))\b
     | \b(?:what|when|where|who|which|why|how)\b.*\b(?:did|have|had)\s+(?:i|we)\b
@@ -96,38 +96,39 @@ _BACK = re.compile(
 
 
 def informative_share(text: str) -> float:
-    """The share of its words that tell something: 0 for questions and empty answers alone, 1 without any.
+    """The share of a text's words that state facts: 0 if it consists of questions and empty answers, 1 if it has none.
 
-    A long request tells something as well: "I have 40 guests and a small oven, can you plan the menu?".
+    A long request states facts, too: "I have 40 guests and a small oven, can you plan the menu?".
     """
-    told = total = 0
+    stating = total = 0
     for sentence, size in _sentences(text):
         total += size
-        asks = size <= _LONG_REQUEST and _asks(sentence) and not _KEEP.search(sentence)
-        empty = size <= _SHORT and (_EMPTY.search(sentence) or _POLITE.search(sentence))
-        told += 0 if asks or empty else size
-    return told / total if total else 1.0
+        asks = size <= _MAX_REQUEST_WORDS and _asks(sentence) and not _REMEMBER.search(sentence)
+        empty = size <= _MAX_EMPTY_WORDS and (_UNKNOWING.search(sentence) or _COURTESY.search(sentence))
+        stating += 0 if asks or empty else size
+    return stating / total if total else 1.0
 
 
 def question_share(text: str) -> float:
-    """The share of its words that stand in questions and requests."""
+    """The share of a text's words that are in questions and requests."""
     sentences = list(_sentences(text))
     total = sum(size for _, size in sentences)
     return sum(size for sentence, size in sentences if _asks(sentence)) / total if total else 0.0
 
 
 def _sentences(text: str) -> Iterator[tuple[str, int]]:
-    """The sentences of a text with their sizes in words."""
+    """The sentences of a text with their sizes in words; for scripts without spaces, sizes are estimated."""
     for sentence in _SENTENCE.split(text):
-        if sentence.strip():  # scripts without spaces have no words to count
+        if sentence.strip():
             yield sentence, max(len(sentence.split()), len(sentence) // 12)
 
 
 def _asks(sentence: str) -> bool:
-    return bool(_ASKED.search(sentence) or _ASKING.search(sentence) or _REQUESTED.search(sentence))
+    """Whether a sentence is a question or a request."""
+    return bool(_QUESTION_MARK.search(sentence) or _QUESTION.search(sentence) or _REQUEST.search(sentence))
 
 
-_US = re.compile(
+_FIRST_PERSON = re.compile(
     r"""\b(?:my|mine|our|ours|me|us|we)\b
     | \b(?:did|have|had|do|am|was|should|can|will|would)\s+i\b | \bi(?:['’](?:ve|m|d)|\s+(?:have|had|was|am|told|said|mentioned))\b
     | \b(?:mein\w*|unser\w*|mir|mich|uns|wir)\b | \b(?:habe|hatte|bin|war|soll|kann)\s+ich\b
@@ -138,16 +139,16 @@ _US = re.compile(
 
 
 def is_first_person(text: str) -> bool:
-    """Whether a message speaks of those who talk: "my sister", "did I", "we"."""
-    return bool(_US.search(text))
+    """Whether a message is about its author or both parties: "my sister", "did I", "we"."""
+    return bool(_FIRST_PERSON.search(text))
 
 
 def asks_about_the_past(text: str) -> bool:
     """Whether a message asks for something that was said or happened before."""
-    return bool(_BACK.search(text))
+    return bool(_ABOUT_THE_PAST.search(text))
 
 
-_REFUSES = re.compile(
+_REFUSAL = re.compile(
     r"""\bas\s+an?\s+(?:ai|artificial|large\s+language|language\s+model|assistant)\b
     | \bi(?:['’]m|\s+am)\s+(?:just\s+|only\s+)?an?\s+(?:ai|artificial|(?:large\s+)?language\s+model|virtual\s+assistant)\b
     | \b(?:sorry|apologi[sz]e|unfortunately)\b[^.!?]{0,60}\b(?:can['’]?t|cannot|can\s+not|unable|not\s+able|do(?:n['’]?t|\s+not)\s+have)\b
@@ -160,8 +161,8 @@ _REFUSES = re.compile(
     | \b(?:извините|к\s+сожалению)\b[^.!?]{0,40}\bне\s+могу\b | 抱歉[^。]{0,20}(?:无法|不能) | 申し訳[^。]{0,40}(?:できません|ません) | (?:عذرا|آسف)[^.]{0,40}لا\s+(?:أستطيع|يمكنني)""",
     re.I | re.X,
 )
-# What people say to show that they have listened. An answer made of nothing else tells nothing new.
-_LISTENING = frozenset(
+# Words of answers that only show that the user was heard. An answer of nothing else states nothing new.
+_ACKNOWLEDGEMENT = frozenset(
     stems(
         """sorry hear great glad happy nice lovely wonderful congratulations congrats sound thank thanks share sharing hope
         understood understand noted note got okay ok sure alright know remember keep mind good awesome exciting interesting fun
@@ -170,29 +171,29 @@ _LISTENING = frozenset(
         "english",
     )
 )
-_ECHO_WORDS = 40  # a longer answer says more than that it has listened
-_NEW_WORDS = 2  # so many words that the user did not say are still an echo of a statement
+_MAX_ECHO_WORDS = 40  # a longer answer is no echo
+_MAX_NEW_WORDS = 2  # an echo of a statement has at most so many words that the user did not say
 
 
 def is_refusal(answer: str) -> bool:
-    """Whether an answer refuses, or speaks of being an AI instead of answering."""
-    return bool(_REFUSES.search(answer[:400]))
+    """Whether an answer refuses, or says that it is an AI instead of answering."""
+    return bool(_REFUSAL.search(answer[:400]))
 
 
 def is_echo(answer: str, question: str) -> bool:
-    """Whether an answer only repeats what it answers, or only shows that the user was heard."""
-    if len(answer.split()) > _ECHO_WORDS:
+    """Whether an answer only repeats the message that it answers, or only shows that the user was heard."""
+    if len(answer.split()) > _MAX_ECHO_WORDS:
         return False
-    known = query_terms(question, 400).keys() | _LISTENING
-    most = 0 if informative_share(question) == 0 else _NEW_WORDS  # one word may answer a question
-    return sum(stem not in known for stem in query_terms(answer, 400)) <= most
+    known = query_terms(question, 400).keys() | _ACKNOWLEDGEMENT
+    allowed = 0 if informative_share(question) == 0 else _MAX_NEW_WORDS  # one word may answer a question
+    return sum(stem not in known for stem in query_terms(answer, 400)) <= allowed
 
 
 def worth_recalling(answer: str, question: str) -> bool:
-    """Whether something the assistant said may return later. What returns is imitated and believed.
+    """Whether an answer of the assistant may be resurrected later: a model imitates and believes what is in its context.
 
-    Refusals, answers that know nothing, echoes and courtesies are not worth it. Nor is an answer to a question about what the
-    user said before: it was a copy of that at best, and the original can return.
+    Refusals, "I don't know", echoes and courtesies may not. Nor may an answer to a question about what the user said before:
+    at best it repeats that, and the original can be resurrected.
     """
     return not (
         is_refusal(answer)

@@ -62,17 +62,17 @@ def grammar_from_schema(schema: Any) -> str:
 
 
 def until(end: str) -> str:
-    """An expression for any text up to and including this one."""
+    """An expression for any text up to and including `end`."""
     first, rest = end[:1], end[1:2]
     body = f"[^{_inside(first)}]" + (f" | {_quoted(first)} [^{_inside(rest)}]" if rest else "")
     return f"({body})* {_quoted(end)}"
 
 
 def grammar_of_one(begin: str, options: Sequence[tuple[str, Any, str]]) -> str:
-    """The grammar of one of several texts after `begin`, an expression: each is a text, a value that matches a schema,
-    a text.
+    """The grammar of `begin`, an expression, followed by one of several options: a text, a value that matches a schema, and
+    another text.
 
-    If the schema is None, anything may follow the first text; if it cannot be expressed, any object may stand there.
+    If the schema is None, anything may follow the first text; if it cannot be expressed, any object is allowed.
     """
     writer = _GrammarWriter({})
     found = []
@@ -83,10 +83,10 @@ def grammar_of_one(begin: str, options: Sequence[tuple[str, Any, str]]) -> str:
 
 
 class _GrammarWriter:
-    def __init__(self, whole: Mapping[str, Any]) -> None:
-        self._whole = whole
+    def __init__(self, root_schema: Mapping[str, Any]) -> None:
+        self._root_schema = root_schema
         self._rules = dict(_BASE)
-        self._references: dict[str, str] = {}  # rules of references
+        self._references: dict[str, str] = {}  # names of rules by reference
 
     def text(self, root: str, **more: str) -> str:
         rules = {"root": root, **self._rules, **more}
@@ -94,7 +94,7 @@ class _GrammarWriter:
 
     def loosely(self, schema: Any, name: str) -> str:
         """A rule for a schema; for one that cannot be expressed, any object."""
-        self._whole, self._references = schema, {}
+        self._root_schema, self._references = schema, {}
         try:
             return self.rule(schema, name, 0)
         except BadInput:
@@ -154,7 +154,7 @@ class _GrammarWriter:
             case None:
                 return "value"
             case _:
-                raise BadInput(f"At {name}, {str(kind)[:40]!r} is no type of JSON.")
+                raise BadInput(f"At {name}, {str(kind)[:40]!r} is not a JSON type.")
 
     def _object(self, schema: Mapping[str, Any], name: str, depth: int) -> str:
         properties = schema.get("properties")
@@ -210,16 +210,16 @@ class _GrammarWriter:
             return "string"
         return self._add(name, f'"\\"" char{_times(low, high)} "\\""')
 
-    def _reference(self, where: str, depth: int) -> str:
-        if where in self._references:
-            return self._references[where]
-        found: Any = self._whole
-        for part in where.removeprefix("#").strip("/").split("/") if where != "#" else ():
+    def _reference(self, reference: str, depth: int) -> str:
+        if reference in self._references:
+            return self._references[reference]
+        found: Any = self._root_schema
+        for part in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
             part = part.replace("~1", "/").replace("~0", "~")
             found = found.get(part) if isinstance(found, Mapping) else None
-        if not where.startswith("#") or not isinstance(found, Mapping):
-            raise BadInput(f"The JSON schema refers to {where[:80]!r}, which is not in it.")
-        name = self._references[where] = f"ref{len(self._rules)}"
+        if not reference.startswith("#") or not isinstance(found, Mapping):
+            raise BadInput(f"The JSON schema refers to {reference[:80]!r}, which is not in it.")
+        name = self._references[reference] = f"ref{len(self._rules)}"
         body = self.rule(found, f"{name}-of", depth + 1)
         self._rules[name] = body
         return name

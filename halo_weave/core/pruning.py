@@ -19,7 +19,7 @@ class PruneReason(StrEnum):
     """Why a chunk is pruned."""
 
     DIMMEST = "dimmest"  # the lowest brightness of all candidates
-    OLDEST = "oldest of the dimmest"  # others that could be pruned were as dim, and younger
+    OLDEST = "oldest of the dimmest"  # the oldest of several candidates that are equally dim
     PAIR = "with its pair"  # the anchor of a turn whose question or answer was pruned
     USER = "by the user"
     PRIVATE = "stays on this machine"  # it may not be sent where the model runs
@@ -40,12 +40,14 @@ class Prune:
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
+    """Which chunks are pruned, in order, and the size of the window after that."""
+
     budget: int
     after: int  # size of the window, frames and system prompt included
     chunks: tuple[Prune, ...]
-    current: frozenset[int] = frozenset()  # turns that could not be pruned
-    kept: frozenset[ChunkKey] = frozenset()  # chunks that could not be pruned
-    goal: int | None = None  # size at which it stops, if that is less than the budget
+    current: frozenset[int] = frozenset()  # turns that were not allowed to be pruned
+    kept: frozenset[ChunkKey] = frozenset()  # chunks that were not allowed to be pruned
+    goal: int | None = None  # size at which pruning stops, if that is less than the budget
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
@@ -69,7 +71,7 @@ def plan_prune(
 ) -> PrunePlan:
     """The dimmest chunks, until the window's size is within the budget. A budget of 0 prunes nothing.
 
-    Where each prune is expensive, a window over its budget is pruned down to the smaller `goal`. Never chosen: chunks
+    With `goal`, a window over its budget is pruned down to that smaller size: for models where each prune is expensive. Never chosen: chunks
     of the `current` turns, `kept` chunks, pinned ones, system chunks, protected anchors, chunks that the strategy makes
     infinitely bright, and, unless `last` is set, the last prunable unit. `pairs`: by default as the strategy has it.
     """
@@ -78,17 +80,18 @@ def plan_prune(
     size = window.size
     if budget == 0 or size <= budget:
         return PrunePlan(budget, size, (), frozenset(current), frozenset(kept), goal)
-    ground = _PruneCandidates(window, current, kept, pairs or window.strategy.pairs, last)
-    goes: list[Prune] = []
-    while size > (budget if goal is None else goal) and (unit := ground.take_dimmest()):
+    candidates = _PruneCandidates(window, current, kept, pairs or window.strategy.pairs, last)
+    prunes: list[Prune] = []
+    while size > (budget if goal is None else goal) and (unit := candidates.take_dimmest()):
         for place in unit:
             chunk = window.chunks[place]
-            why = ground.why if place == unit[0] else PruneReason.PAIR
-            goes.append(Prune(chunk.key, len(chunk), ground.brightness[place], why, ground.rivals))
+            why = candidates.why if place == unit[0] else PruneReason.PAIR
+            brightness = candidates.brightness[place]
+            prunes.append(Prune(chunk.key, len(chunk), brightness, why, candidates.rivals))
             size -= len(chunk)
-            if not ground.left[chunk.key.turn_id]:
+            if not candidates.left[chunk.key.turn_id]:
                 size -= window.frame_of(chunk.key.turn_id, chunk.key.role)
-    return PrunePlan(budget, size, tuple(goes), frozenset(current), frozenset(kept), goal)
+    return PrunePlan(budget, size, tuple(prunes), frozenset(current), frozenset(kept), goal)
 
 
 class _PruneCandidates:
@@ -107,11 +110,11 @@ class _PruneCandidates:
         self.left: dict[int, set[int]] = defaultdict(set)  # turn -> places of its chunks that are still live
         self.answers: dict[int, set[int]] = defaultdict(set)  # question -> its answers' turns
         self.pairs, self.last = pairs, last
-        spared = window.pinned.union(kept)
-        self.safe = [
+        protected = window.pinned.union(kept)
+        self.protected = [
             chunk.key.turn_id in current
             or chunk.key.role is Role.SYSTEM
-            or chunk.key in spared
+            or chunk.key in protected
             or bright == inf
             for chunk, bright in zip(self.chunks, self.brightness, strict=True)
         ]
@@ -120,13 +123,14 @@ class _PruneCandidates:
             if chunk.answers is not None:
                 self.answers[chunk.answers].add(chunk.key.turn_id)
         self.queue: list[tuple[float, int, int]] = []
-        self.open: set[int] = set()  # indexes of the current candidates
-        self.rivals = 0  # how many others could have been pruned instead of the last one
-        self.why = PruneReason.DIMMEST  # the last chunk of the turn was pruned
+        self.open: set[int] = set()  # places of the current candidates
+        self.rivals = 0  # how many other candidates there were when the last unit was taken
+        self.why = PruneReason.DIMMEST  # why the last unit was taken
         for place in range(len(self.chunks)):
             self.offer(place)
 
     def offer(self, place: int) -> None:
+        """Make a chunk a candidate, unless it may not be pruned now."""
         unit = self.unit(place)
         if place not in self.open and unit:
             self.open.add(place)
@@ -134,16 +138,16 @@ class _PruneCandidates:
             heapq.heappush(self.queue, (bright, self.chunks[unit[0]].start, place))
 
     def unit(self, place: int) -> list[int]:
-        """What would be pruned with this chunk: itself, with its pair if it is an anchor; nothing if it may not be
-        pruned. First the chunk whose brightness decides."""
+        """The chunks that are pruned together with this one, first the one whose brightness decides; empty if it may not be
+        pruned."""
         chunk = self.chunks[place]
         places = self.partners(place, chunk) if chunk.key.chunk_id == 0 else [place]
         if self.pairs == "brighter":
             places = sorted(places, key=lambda member: (-self.brightness[member], member))
-        return [] if any(self.safe[member] for member in places) else places
+        return [] if any(self.protected[member] for member in places) else places
 
     def partners(self, place: int, chunk: Chunk) -> list[int]:
-        """An anchor and those that must be pruned with it; nothing while one of their turns has other live chunks."""
+        """An anchor and the anchors that must be pruned with it; empty while one of their turns has other live chunks."""
         if self.pairs == "apart":
             return [place] if len(self.left[chunk.key.turn_id]) == 1 else []
         if chunk.answers is None:
@@ -160,26 +164,26 @@ class _PruneCandidates:
         return [place, *(p for p in members if p != place)]
 
     def take_dimmest(self) -> list[int]:
-        """Prune the unit of the dimmest candidate; nothing if it is the last one and that must stay."""
+        """Take the unit of the dimmest candidate; empty if it is the last one and that must stay."""
         while self.queue:
             bright, _, place = heapq.heappop(self.queue)
             if place in self.open:
                 unit = self.unit(place)
                 self.rivals = len(self.open.difference(unit))
-                self.why = PruneReason.OLDEST if self.as_dim(bright, unit) else PruneReason.DIMMEST
+                self.why = PruneReason.OLDEST if self.is_tied(bright, unit) else PruneReason.DIMMEST
                 for member in unit:
-                    self.leave(member)
+                    self.remove(member)
                 return unit if self.open or self.last else []
         return []
 
-    def as_dim(self, bright: float, unit: Collection[int]) -> bool:
-        """Whether another candidate is no brighter."""
+    def is_tied(self, bright: float, unit: Collection[int]) -> bool:
+        """Whether another candidate is equally dim."""
         while self.queue and (self.queue[0][2] not in self.open or self.queue[0][2] in unit):
             heapq.heappop(self.queue)
         return bool(self.queue) and self.queue[0][0] <= bright
 
-    def leave(self, place: int) -> None:
-        """Note that the chunk is pruned; its turn's or its pair's anchor may become a candidate."""
+    def remove(self, place: int) -> None:
+        """Remove a pruned chunk. The anchor of its turn or of its pair may become a candidate."""
         chunk = self.chunks[place]
         self.open.discard(place)
         self.left[chunk.key.turn_id].discard(place)

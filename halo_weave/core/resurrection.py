@@ -1,4 +1,4 @@
-"""Plan which pruned chunks are resurrected for a query, and what each costs."""
+"""Plan which chunks are resurrected for a message within a token budget, and what each costs."""
 
 from __future__ import annotations
 
@@ -13,79 +13,84 @@ from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
 PairOrder = Literal["ranked", "with", "off"]
-LENGTH_WEIGHT = 0.5  # of two chunks, one twice as long needs ln 2 times this more similarity to come first
-PAIR_LOSS = log(8)  # a pair's log-odds are so much lower than those of its hit
-OTHERS_LOSS = log(100)  # beside the best hit others come, down to a hundredth of its odds
-USUAL_ROOM = 512  # tokens; with twice the room a chunk is worth its tokens at half the odds
+LENGTH_WEIGHT = 0.5  # this times the logarithm of a chunk's tokens is subtracted from its similarity
+PAIR_PENALTY = log(8)  # the log-odds of a pair are lower by this than those of its hit
+MAX_DISTANCE_FROM_BEST = log(100)  # hits with less than a hundredth of the best hit's odds are left out
+REFERENCE_ROOM = 512  # tokens; with twice the room, half of these odds suffice
 
 
 @dataclass(frozen=True, slots=True)
 class RecallHit:
-    """A chunk that has to do with a message, how likely it helps, and why."""
+    """A search result: a chunk, the log-odds that it helps with the message, and their parts."""
 
     key: ChunkKey
     similarity: float  # the log-odds that it helps
-    parts: Mapping[str, float] = field(default_factory=dict)  # of the similarity; they add up to it
-    words: tuple[str, ...] = ()  # of the message that it holds
+    parts: Mapping[str, float] = field(default_factory=dict)  # what each feature adds to `similarity`
+    words: tuple[str, ...] = ()  # words of the message that it contains
 
     @property
     def probability(self) -> float:
-        """How likely it is that the chunk helps with the message."""
+        """The probability that the chunk helps with the message."""
         return 1 / (1 + exp(-max(-50.0, min(50.0, self.similarity))))
 
 
 @dataclass(frozen=True, slots=True)
 class RecallCandidate:
-    """What the plan needs to know of a chunk that is not live: its cost, its rank among equals, its pairs."""
+    """A chunk that is not live and could be resurrected: its cost, its pair, and what breaks ties."""
 
     key: ChunkKey
     tokens: int
-    peak: float = 0.0  # brightness at deletion
-    start: int = 0  # later is more recent
-    pair_key: ChunkKey | None = None  # S0 of the question for an answer, of the answer for a question
+    peak: float = 0.0  # brightness when it was pruned
+    start: int = 0  # position
+    pair_key: ChunkKey | None = (
+        None  # first chunk of the question for an answer, of the answer for a question
+    )
     window: str = ""  # where it was said
     thought: bool = False
     said: datetime = datetime.min
 
 
 class ResurrectReason(StrEnum):
-    """Why a chunk wakes up."""
+    """Why a chunk is resurrected."""
 
-    HIT = "hit"  # its own words or meaning
-    QUESTION = "question"  # it is the question to a hit
-    ANSWER = "answer"  # it is the opening of the answer to a hit
-    ANCHOR = "anchor"  # it opens the turn of a hit
+    HIT = "hit"  # the search found it
+    QUESTION = "question"  # a hit answers it
+    ANSWER = "answer"  # it begins the answer to a hit
+    ANCHOR = "anchor"  # it begins the turn of a hit
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedResurrection:
     key: ChunkKey
-    part: ResurrectReason
-    hit: ChunkKey  # the hit that brings it
+    reason: ResurrectReason
+    hit: ChunkKey  # the hit for which it is resurrected
     similarity: float  # of that hit
-    cost: int  # tokens, its turn's frame included if that was not live
+    cost: int  # tokens, including those of its turn's frame if no chunk of the turn is live
 
 
 @dataclass(frozen=True, slots=True)
 class RecallPlan:
-    room: int
-    cost: int
-    chunks: tuple[PlannedResurrection, ...]  # in the order they were taken
+    """Which chunks are resurrected, and the hits for which there was no room."""
+
+    room: int  # tokens available
+    cost: int  # tokens that the chunks take
+    chunks: tuple[PlannedResurrection, ...]  # in the order in which they were chosen
     passed_over: tuple[
         PlannedResurrection, ...
-    ] = ()  # hits that did not fit, with what they and their pairs would cost
+    ] = ()  # hits that did not fit; their cost includes their pairs
 
     @property
     def keys(self) -> tuple[ChunkKey, ...]:
-        return tuple(waking.key for waking in self.chunks)
+        return tuple(planned.key for planned in self.chunks)
 
 
 def resurrection_room(
     *, model_context: int, live: int, user: int, max_new: int, max_context: int = 0, quota: int | None = None
 ) -> int:
-    """Tokens that may wake up: the universal equation, within the window's budget and quota if it has them.
+    """Tokens available for resurrected chunks: what the model's context leaves beside the live tokens, the user's message and
+    the longest reply, at most the window's budget and quota.
 
-    Negative when the window must be pruned before the user's words fit.
+    Negative when the window must be pruned before the message fits.
     """
     if min(model_context, live, user, max_new, max_context, quota or 0) < 0:
         raise BadSetting("Token counts, budget and quota cannot be negative.")
@@ -97,18 +102,17 @@ def resurrection_room(
     return room
 
 
-def least_similarity(hits: Iterable[RecallHit], min_probability: float, room: int) -> float | None:
-    """The log-odds from which on a hit is worth its tokens; None if the message needs nothing of memory.
+def recall_threshold(hits: Iterable[RecallHit], min_probability: float, room: int) -> float | None:
+    """The lowest similarity with which a hit is resurrected; None if no hit is.
 
-    The best hit decides whether it does. Then others come that are not much less likely: an answer may need several
-    pieces, and each of them by itself is less certain than the best. Where there is more room, more of them come.
+    Nothing is resurrected unless the best hit helps with at least `min_probability`. The others are compared with the best,
+    since an answer may need several chunks, each of them less certain. With more room, less likely hits are resurrected.
     """
     best = max((hit.similarity for hit in hits), default=None)
-    least = _log_odds(min_probability)
-    if best is None or best < least:
+    if best is None or best < _log_odds(min_probability):
         return None
-    spare = max(0.0, log(max(room, 1) / USUAL_ROOM))
-    return best - OTHERS_LOSS - spare
+    extra_room = max(0.0, log(max(room, 1) / REFERENCE_ROOM))
+    return best - MAX_DISTANCE_FROM_BEST - extra_room
 
 
 def _log_odds(probability: float) -> float:
@@ -124,67 +128,69 @@ def plan_recall(
     frame_tokens: Mapping[Role, int] | None = None,
     stamps: Mapping[tuple[str, Role], int] | None = None,
     pairs: PairOrder = "with",
-    least: float = -inf,
+    min_pair_similarity: float = -inf,
 ) -> RecallPlan:
-    """Hits in order of similarity, brightness at deletion and recency, as far as the room goes.
+    """Choose hits by similarity, then brightness, then recency, as far as there is room.
 
-    Unless pairs come `with` their hits, similarity is weighed against length: room is what is short. A hit brings its pairs: the question of an answer or the answer's opening for a question, and the opening of
-    its own turn. What is live already is free. `with`: a hit and its pairs wake up together or not at all. `ranked`:
-    a hit first, its pairs once no other hit is worth more than they are. `off`: hits alone. `stamps`: what the frame of
-    a turn takes more, by the window where it was said and by role. `least`: log-odds below which a pair does not come.
+    The pairs of a hit are the question of an answer or the beginning of the answer to a question, and the beginning of the
+    hit's own turn. `pairs`: `with` resurrects a hit and its pairs together or not at all. `ranked` resurrects a pair after
+    its hit, when no remaining hit ranks above it, and only with at least `min_pair_similarity`. `off` resurrects hits only.
+    Unless `pairs` is `with`, long chunks rank lower. Live chunks cost nothing.
+
+    `stamps`: additional frame tokens of a turn, by the window where it was said and by role.
     """
-    thrift = LENGTH_WEIGHT if pairs != "with" else 0.0
+    length_weight = LENGTH_WEIGHT if pairs != "with" else 0.0
 
-    def price(key: ChunkKey) -> float:
-        """What its length takes off from the worth of a chunk."""
-        return thrift * log(max(1, candidates[key].tokens + (frame_tokens or {}).get(key.role, 0)))
+    def length_penalty(key: ChunkKey) -> float:
+        return length_weight * log(max(1, candidates[key].tokens + (frame_tokens or {}).get(key.role, 0)))
 
-    ranked = _ranked(hits, candidates, live, price)
-    awake = {key.turn_id for key in live}
-    taken: dict[ChunkKey, PlannedResurrection] = {}
-    passed: list[PlannedResurrection] = []
+    ranked = _ranked(hits, candidates, live, length_penalty)
+    live_turns = {key.turn_id for key in live}  # their frames are paid for
+    planned: dict[ChunkKey, PlannedResurrection] = {}
+    passed_over: list[PlannedResurrection] = []
     left = room
 
-    def take(hit: RecallHit, members: list[tuple[ChunkKey, ResurrectReason]]) -> int | None:
-        """Wake all of them if they fit; None if so, else what they would cost."""
+    def plan_together(hit: RecallHit, members: list[tuple[ChunkKey, ResurrectReason]]) -> int | None:
+        """Plan all these chunks if they fit. Returns None if so, else what they would cost."""
         nonlocal left
-        wakes: list[PlannedResurrection] = []
+        additions: list[PlannedResurrection] = []
         turns: set[int] = set()
-        for key, part in members:
-            if key in taken or key in live:
+        for key, reason in members:
+            if key in planned or key in live:
                 continue
             cost = candidates[key].tokens
-            if key.turn_id not in awake and key.turn_id not in turns:
+            if key.turn_id not in live_turns and key.turn_id not in turns:
                 cost += (frame_tokens or {}).get(key.role, 0)
                 cost += (stamps or {}).get((candidates[key].window, key.role), 0)
                 turns.add(key.turn_id)
-            wakes.append(PlannedResurrection(key, part, hit.key, hit.similarity, cost))
-        total = sum(waking.cost for waking in wakes)
+            additions.append(PlannedResurrection(key, reason, hit.key, hit.similarity, cost))
+        total = sum(addition.cost for addition in additions)
         if total > left:
             return total
         left -= total
-        awake.update(turns)
-        taken.update((waking.key, waking) for waking in wakes)
+        live_turns.update(turns)
+        planned.update((addition.key, addition) for addition in additions)
         return None
 
-    for hit, members, is_hit in _steps(ranked, candidates, pairs, price, least):
+    for hit, members, is_hit in _steps(ranked, candidates, pairs, length_penalty, min_pair_similarity):
         if is_hit:
-            cost = take(hit, members)
+            cost = plan_together(hit, members)
             if cost is not None:
-                passed.append(
+                passed_over.append(
                     PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost)
                 )
-        elif hit.key in taken:
-            take(hit, members)
-    return RecallPlan(room, room - left, tuple(taken.values()), tuple(passed))
+        elif hit.key in planned:
+            plan_together(hit, members)
+    return RecallPlan(room, room - left, tuple(planned.values()), tuple(passed_over))
 
 
 def _ranked(
     hits: Iterable[RecallHit],
     candidates: Mapping[ChunkKey, RecallCandidate],
     live: Collection[ChunkKey],
-    price: Callable[[ChunkKey], float],
+    length_penalty: Callable[[ChunkKey], float],
 ) -> list[RecallHit]:
+    """The hits that are not live, each once, best first."""
     best: dict[ChunkKey, RecallHit] = {}
     for hit in hits:
         if hit.similarity != hit.similarity:
@@ -192,13 +198,13 @@ def _ranked(
         if hit.key in live:
             continue
         if hit.key not in candidates:
-            raise UnknownChunk(f"Chunk {hit.key} is neither live nor asleep.")
+            raise UnknownChunk(f"Chunk {hit.key} is neither live nor a candidate.")
         if hit.key not in best or best[hit.key].similarity < hit.similarity:
             best[hit.key] = hit
 
     def rank(hit: RecallHit) -> tuple[float, float, int]:
-        sleeper = candidates[hit.key]
-        return price(hit.key) - hit.similarity, -sleeper.peak, -sleeper.start
+        candidate = candidates[hit.key]
+        return length_penalty(hit.key) - hit.similarity, -candidate.peak, -candidate.start
 
     return sorted(best.values(), key=rank)
 
@@ -207,35 +213,38 @@ def _steps(
     ranked: list[RecallHit],
     candidates: Mapping[ChunkKey, RecallCandidate],
     pairs: PairOrder,
-    price: Callable[[ChunkKey], float],
-    least: float,
+    length_penalty: Callable[[ChunkKey], float],
+    min_pair_similarity: float,
 ) -> list[tuple[RecallHit, list[tuple[ChunkKey, ResurrectReason]], bool]]:
-    """What is tried one after the other: a hit with what must come along, or a pair of one (then the last is False)."""
+    """What is planned in turn: a hit with the pairs that must be resurrected with it, or a single pair of a hit.
+
+    Each step is the hit, the chunks to plan together, and whether the hit is among them.
+    """
     steps: list[tuple[float, int, tuple[RecallHit, list[tuple[ChunkKey, ResurrectReason]], bool]]] = []
     for hit in ranked:
-        worth = hit.similarity - price(hit.key)
+        rank = length_penalty(hit.key) - hit.similarity
         own = [(hit.key, ResurrectReason.HIT)]
-        brought = _pairs(candidates[hit.key], candidates) if pairs != "off" else []
+        members = _pairs(candidates[hit.key], candidates) if pairs != "off" else []
         if pairs == "with":
-            steps.append((-worth, 0, (hit, own + brought, True)))
+            steps.append((rank, 0, (hit, own + members, True)))
             continue
-        steps.append((-worth, 0, (hit, own, True)))
-        share = hit.similarity - PAIR_LOSS
-        if share >= least:
-            steps += [(price(member[0]) - share, 1, (hit, [member], False)) for member in brought]
-    steps.sort(key=lambda step: step[:2])  # stable: equals keep their rank
+        steps.append((rank, 0, (hit, own, True)))
+        similarity = hit.similarity - PAIR_PENALTY
+        if similarity >= min_pair_similarity:
+            steps += [(length_penalty(pair[0]) - similarity, 1, (hit, [pair], False)) for pair in members]
+    steps.sort(key=lambda step: step[:2])  # stable, so that ties keep the order of `ranked`
     return [step for _, _, step in steps]
 
 
 def _pairs(
-    sleeper: RecallCandidate, candidates: Mapping[ChunkKey, RecallCandidate]
+    candidate: RecallCandidate, candidates: Mapping[ChunkKey, RecallCandidate]
 ) -> list[tuple[ChunkKey, ResurrectReason]]:
-    """Pairs that can wake up: a deleted one, or one that never was, is not among the candidates."""
-    key = sleeper.key
+    """The pairs of a hit that can be resurrected. Deleted and live ones are not among the candidates."""
+    key = candidate.key
     if key.role is Role.SYSTEM:
         return []
-    pair_key = ResurrectReason.QUESTION if key.role is Role.ASSISTANT else ResurrectReason.ANSWER
-    wanted = [(sleeper.pair_key, pair_key)] if sleeper.pair_key else []
+    reason = ResurrectReason.QUESTION if key.role is Role.ASSISTANT else ResurrectReason.ANSWER
+    pairs = [(candidate.pair_key, reason)] if candidate.pair_key else []
     if key.chunk_id:
-        wanted.append((ChunkKey(key.turn_id, 0, key.role), ResurrectReason.ANCHOR))
-    return [(pair, part) for pair, part in wanted if pair in candidates]
+        pairs.append((ChunkKey(key.turn_id, 0, key.role), ResurrectReason.ANCHOR))
+    return [(pair, reason) for pair, reason in pairs if pair in candidates]

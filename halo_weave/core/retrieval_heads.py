@@ -9,21 +9,21 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-FEWEST, MOST = 4, 16
-MIN_SHARE_OF_BEST = 1 / 3  # a head is taken if its strength is at least this share of the best one's
-MIN_COPYING = 0.1  # least mean attention of the best head to the token that it copies
-MIN_RATIO_TO_MEAN = 3.0  # and so many times the mean over all heads
+MIN_HEADS, MAX_HEADS = 4, 16
+MIN_SHARE_OF_BEST = 1 / 3  # a head is chosen if its strength is at least this share of the best head's
+MIN_COPYING = 0.1  # lowest mean attention of the best head to the token that it copies
+MIN_RATIO_TO_MEAN = 3.0  # and its lowest ratio to the mean over all heads
 
 Strengths = npt.NDArray[np.float64]  # (layers, heads)
 
 
 class RetrievalHead(NamedTuple):
-    """One head, and its mean attention to the right token."""
+    """One head, and its mean attention to the right token in two tests."""
 
     layer: int
     head: int
-    copying: float
-    needles: float
+    copying: float  # copying random text
+    needles: float  # finding a fact in a story
     weight: float  # weight among the chosen heads; all add up to 1
 
 
@@ -37,16 +37,16 @@ class Calibration:
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        return tuple((one.layer, one.head) for one in self.heads)
+        return tuple((head.layer, head.head) for head in self.heads)
 
     @property
     def weights(self) -> tuple[float, ...]:
-        return tuple(one.weight for one in self.heads)
+        return tuple(head.weight for head in self.heads)
 
 
 NOT_CALIBRATED = Calibration()
 PENDING = Calibration(
-    sentence="Which heads look back is still being found out. Until then it is not known what answers come from.",
+    sentence="The model is being calibrated. Until that is done, the sources of its replies are unknown.",
     pending=True,
 )
 
@@ -56,12 +56,12 @@ def choose_heads(copying: Strengths, needles: Strengths) -> Calibration:
     best = float(copying.max())
     if best < MIN_COPYING or best < MIN_RATIO_TO_MEAN * float(copying.mean()):
         return Calibration(
-            sentence="No head of this model stands out by looking at the word that it copies, so light comes from "
-            "the mean of all heads, less what each token gets anyway."
+            sentence="No head of this model attends to the words that it copies, so brightness comes from the mean "
+            "of all heads minus the attention that each token gets whatever is generated."
         )
-    strength = (_standard(copying) + _standard(needles)).ravel()
+    strength = (_standardized(copying) + _standardized(needles)).ravel()
     order = np.argsort(-strength, kind="stable")
-    count = int(np.clip((strength >= MIN_SHARE_OF_BEST * strength.max()).sum(), FEWEST, MOST))
+    count = int(np.clip((strength >= MIN_SHARE_OF_BEST * strength.max()).sum(), MIN_HEADS, MAX_HEADS))
     chosen: Sequence[int] = [int(i) for i in order[: min(count, len(order))] if strength[i] > 0]
     total = float(strength[chosen].sum())
     width = copying.shape[1]
@@ -76,10 +76,11 @@ def choose_heads(copying: Strengths, needles: Strengths) -> Calibration:
             )
             for i in chosen
         ),
-        f"Light comes from {len(chosen)} heads that were found by copying and by needles.",
+        f"Brightness comes from {len(chosen)} retrieval heads, which were found by the copying and the needle test.",
     )
 
 
-def _standard(values: Strengths) -> Strengths:
+def _standardized(values: Strengths) -> Strengths:
+    """The values in standard deviations from their mean."""
     spread = float(values.std())
     return (values - values.mean()) / spread if spread > 0 else np.zeros_like(values)

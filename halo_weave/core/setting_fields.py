@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from dataclasses import Field, field
+from dataclasses import Field
 from datetime import date
 from typing import Any, Literal
 
@@ -25,7 +26,7 @@ def setting(
 ) -> Any:
     """A field with default, range and meaning. For text, `high` is the greatest length. `common`: one of the few
     settings that most people change."""
-    about = {
+    metadata = {
         "meaning": meaning,
         "group": group,
         "low": low,
@@ -34,37 +35,37 @@ def setting(
         "optional": optional,
         "common": common,
     }
-    return field(default=default, metadata=about)
+    return dataclasses.field(default=default, metadata=metadata)
 
 
-def is_setting(one: Field[Any]) -> bool:
-    return "meaning" in one.metadata
+def is_setting(field: Field[Any]) -> bool:
+    return "meaning" in field.metadata
 
 
-def description(one: Field[Any]) -> dict[str, Any]:
+def description(field: Field[Any]) -> dict[str, Any]:
     """Everything that defines a setting. Two settings with the same description are the same."""
-    return {"name": one.name, "default": one.default, "type": _kind(one), **one.metadata}
+    return {"name": field.name, "default": field.default, "type": _kind(field), **field.metadata}
 
 
-def checked_value(one: Field[Any], value: Any) -> Any:
+def checked_value(field: Field[Any], value: Any) -> Any:
     """The value in its right type. Raises BadSetting with a sentence that says what is allowed."""
-    name, about, kind = one.name, one.metadata, _kind(one)
+    name, metadata, kind = field.name, field.metadata, _kind(field)
     if value is None:
-        if about["optional"]:
+        if metadata["optional"]:
             return None
         raise BadSetting(f"{name} cannot be empty.")
     if kind == "choice":
-        if value not in about["choices"]:
-            empty = ", or leave it empty" if about["optional"] else ""
-            raise BadSetting(f"{name} is {value!r}; use one of {', '.join(about['choices'])}{empty}.")
+        if value not in metadata["choices"]:
+            empty = ", or leave it empty" if metadata["optional"] else ""
+            raise BadSetting(f"{name} is {value!r}; use one of {', '.join(metadata['choices'])}{empty}.")
         return value
     if kind == "boolean":
         if not isinstance(value, bool):
             raise BadSetting(f"{name} is {value!r}; use true or false.")
         return value
     if kind == "text":
-        if not isinstance(value, str) or len(value) > about["high"] or "\0" in value:
-            raise BadSetting(f"{name} is a text of at most {about['high']:,} characters.")
+        if not isinstance(value, str) or len(value) > metadata["high"] or "\0" in value:
+            raise BadSetting(f"{name} is a text of at most {metadata['high']:,} characters.")
         return value
     if kind == "day":
         try:
@@ -81,16 +82,16 @@ def checked_value(one: Field[Any], value: Any) -> Any:
         or (whole and value != int(value))
     ):
         raise BadSetting(f"{name} is {value!r}; use a {'whole ' if whole else ''}number.")
-    if not about["low"] <= value <= about["high"]:
-        raise BadSetting(f"{name} is {value}; use {about['low']:,} to {about['high']:,}.")
+    if not metadata["low"] <= value <= metadata["high"]:
+        raise BadSetting(f"{name} is {value}; use {metadata['low']:,} to {metadata['high']:,}.")
     return int(value) if whole else float(value)
 
 
-def _kind(one: Field[Any]) -> Literal["choice", "boolean", "integer", "number", "text", "day"]:
-    written = str(one.type)
+def _kind(field: Field[Any]) -> Literal["choice", "boolean", "integer", "number", "text", "day"]:
+    written = str(field.type)
     if written == "bool":
         return "boolean"
-    if one.metadata["choices"]:
+    if field.metadata["choices"]:
         return "choice"
     if written.startswith("Day"):
         return "day"

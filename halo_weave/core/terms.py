@@ -10,8 +10,8 @@ from itertools import islice
 
 import Stemmer
 
-# Words that say little by themselves, by the name of the language's stemmer.
-_STOPS = {
+# Stop words, by the name of the language's stemmer.
+_STOP_WORD_LISTS = {
     "english": """
 a about after again all also am an and any are aren as at be because been before being between both but by can could
 couldn d did didn do does doesn doing don during each else for from further had hadn has hasn have haven having he her
@@ -64,15 +64,15 @@ waar wanneer waarom werd wezen wie wij wil worden wordt zal ze zelf zich zij zij
 من في على إلى الى عن مع هذا هذه ذلك تلك التي الذي الذين هو هي هم هن أنا انا نحن أنت انت أنتم كان كانت يكون ما ماذا متى
 أين اين كيف لماذا هل لا لم لن إن ان أن قد كل بعض أو او ثم بل حتى إذا اذا لكن و يا هناك هنا عند بعد قبل""",
 }
-STOP_WORDS = {language: frozenset(text.split()) for language, text in _STOPS.items()}
-_LATIN = tuple(language for language in _STOPS if language not in ("russian", "arabic"))
-_SPOKEN_IN: dict[str, list[str]] = {}  # the languages that a stop word belongs to
+STOP_WORDS = {language: frozenset(text.split()) for language, text in _STOP_WORD_LISTS.items()}
+_LATIN = tuple(language for language in _STOP_WORD_LISTS if language not in ("russian", "arabic"))
+_LANGUAGES_OF: dict[str, list[str]] = {}  # the languages of each stop word
 for _language in _LATIN:
     for _word in STOP_WORDS[_language]:
-        _SPOKEN_IN.setdefault(_word, []).append(_language)
+        _LANGUAGES_OF.setdefault(_word, []).append(_language)
 _CYRILLIC = re.compile("[\u0400-\u04ff]")
 _ARABIC = re.compile("[\u0600-\u06ff]")
-MAX_LANGUAGE_WORDS = 400  # words of a text that tell its language
+MAX_LANGUAGE_WORDS = 400  # words from which the language of a text is detected
 
 
 def detect_language(words: Iterable[str]) -> str:
@@ -85,7 +85,7 @@ def detect_language(words: Iterable[str]) -> str:
         elif not word.isascii() and _ARABIC.search(word):
             arabic += 1
         else:
-            for language in _SPOKEN_IN.get(word, ()):
+            for language in _LANGUAGES_OF.get(word, ()):
                 counts[language] += 1
     if cyrillic or arabic:
         return "russian" if cyrillic >= arabic else "arabic"
@@ -93,7 +93,7 @@ def detect_language(words: Iterable[str]) -> str:
 
 
 def stems(words: list[str], language: str) -> list[str]:
-    """Each word without its ending, so that its forms are one term."""
+    """The stem of each word, so that all forms of a word are one term."""
     return list(_stemmer(language).stemWords(words))
 
 
@@ -112,25 +112,24 @@ UNSPACED = re.compile(
     "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f]+"
 )
 MAX_TERM_LENGTH = (
-    64  # characters of a term; longer runs are keys and hashes, which nobody searches by their end
+    64  # characters; longer words are keys and hashes, which are searched for by their beginning
 )
 
 
 def terms(text: str) -> list[str]:
-    """Words in lower case; an identifier also gives its parts (parseURL2 -> parseurl2, parse, url, 2).
+    """The words of a text in lower case. Identifiers are followed by their parts (parseURL2 -> parseurl2, parse, url, 2).
 
-    A script without spaces gives overlapping pairs of characters.
+    Text in scripts without spaces is split into overlapping pairs of characters.
     """
     found = []
     for match in WORD.finditer(text):
         word = match.group()
-        if (
-            word.isascii() and word.isalpha() and (len(word) == 1 or word[1:].islower())
-        ):  # most words, quickly
+        # Most words need none of the checks below.
+        if word.isascii() and word.isalpha() and (len(word) == 1 or word[1:].islower()):
             found.append(word.lower()[:MAX_TERM_LENGTH])
             continue
         if UNSPACED.search(word):
-            found.extend(_pairs(word))
+            found.extend(_character_pairs(word))
             continue
         found.append(word.lower()[:MAX_TERM_LENGTH])
         parts = CAMEL_CASE_BOUNDARY.split(word)
@@ -139,7 +138,7 @@ def terms(text: str) -> list[str]:
     return found
 
 
-def _pairs(word: str) -> list[str]:
+def _character_pairs(word: str) -> list[str]:
     found, at = [], 0
     for match in UNSPACED.finditer(word):
         found.append(word[at : match.start()].lower())
@@ -151,30 +150,30 @@ def _pairs(word: str) -> list[str]:
 
 
 def query_terms(text: str, limit: int) -> dict[str, str]:
-    """What the word index is asked for: each stem once, without stop words, and the word it comes from.
+    """The stems to look up in the word index, each with the word it comes from; without stop words.
 
-    Of a long text the longest words are taken, since they are the rarest on the whole.
+    Of a long text only the longest words are used, since long words tend to be rare.
     """
-    asked = list(dict.fromkeys(terms(text)))
-    language = detect_language(asked)
-    stops = STOP_WORDS["english"] | STOP_WORDS[language]
-    wanted = [term for term in asked if term not in stops]
-    if len(wanted) > limit:
-        kept = set(sorted(wanted, key=len, reverse=True)[:limit])
-        wanted = [term for term in wanted if term in kept]
-    found: dict[str, str] = {}
-    for stem, word in zip(stems(wanted, language), wanted, strict=True):
-        found.setdefault(stem, word)
-    return found
+    words = list(dict.fromkeys(terms(text)))
+    language = detect_language(words)
+    stop_words = STOP_WORDS["english"] | STOP_WORDS[language]
+    words = [word for word in words if word not in stop_words]
+    if len(words) > limit:
+        longest = set(sorted(words, key=len, reverse=True)[:limit])
+        words = [word for word in words if word in longest]
+    by_stem: dict[str, str] = {}
+    for stem, word in zip(stems(words, language), words, strict=True):
+        by_stem.setdefault(stem, word)
+    return by_stem
 
 
 def spoken_date(said: datetime) -> str:
-    """A date as people write it, so that the words of a question can match it."""
+    """A date as people write it, so that the terms of a query can match it."""
     return f"{said.day} {said:%B %Y}"
 
 
 def index_terms(text: str, *, speaker: str = "", said: datetime | None = None) -> str:
-    """What the word index holds of a chunk: who said it, when, and the stems of its words."""
-    when = spoken_date(said) if said else ""
+    """The indexed terms of a chunk: the stems of its speaker's name, its date and its words."""
+    date = spoken_date(said) if said else ""
     words = terms(text)
-    return " ".join(stems([*terms(f"{speaker} {when}"), *words], detect_language(words)))
+    return " ".join(stems([*terms(f"{speaker} {date}"), *words], detect_language(words)))

@@ -18,7 +18,7 @@ ID_LIMIT = 2**63  # of turns, chunks and positions
 Ids = npt.NDArray[np.int32]
 Positions = npt.NDArray[np.int64]
 Brightness = npt.NDArray[np.float32]
-"""Whole numbers up to 2**24 are exact, more than any token can lose while it is live."""
+"""Integers up to 2**24 are exact, which is more than any token can lose while it is live."""
 
 
 class Role(StrEnum):
@@ -125,7 +125,7 @@ class Chunk:
     key: ChunkKey
     start: int  # position of its first token, which never changes
     tokens: Tokens
-    answers: int | None = None  # the user turn that it answers; None for a question
+    answers: int | None = None  # id of the user turn that it answers; None in a user turn
     span: int = 0  # how many positions it has; differs from len(tokens) under another tokenizer
 
     def __post_init__(self) -> None:

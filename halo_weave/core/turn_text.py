@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 from halo_weave.core.tokens import Role
 
-# What clients add to a reply, or leave out of it: thoughts, and folded blocks.
+# Parts of a reply that some clients add or leave out: thoughts and folded blocks.
 _FOLDED = re.compile(
     r"<(think|thinking|reasoning|details)\b[^>]*>.*?(</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE
 )
@@ -22,8 +22,7 @@ def turn_hash(role: Role, text: str) -> int:
 
 _DAY = r"(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day"
 _STAMP = re.compile(rf"\s*\[(?:\d{{4}}-\d\d-\d\d[^\]\n]{{0,120}}|{_DAY}, \d\d? \w{{3,9}} \d{{4}})\]\s*")
-# An incomplete stamp.
-_PART = re.compile(
+_INCOMPLETE_STAMP = re.compile(
     r"\s*(?:\[(?:\d[\d-]{0,9}(?:(?<=-\d\d)[^\]\n]{0,120})?|[MTWFS][a-z]{0,8}(?:, ?(?:\d\d? ?(?:\w{1,9} ?\d{0,4})?)?)?)?)?"
 )
 
@@ -38,4 +37,4 @@ def leading_stamps_length(text: str) -> int:
 
 def may_be_stamp(text: str) -> bool:
     """Whether a text is the beginning of a stamp, or could continue with another one."""
-    return bool(_PART.fullmatch(text, leading_stamps_length(text)))
+    return bool(_INCOMPLETE_STAMP.fullmatch(text, leading_stamps_length(text)))

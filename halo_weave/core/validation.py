@@ -8,20 +8,20 @@ from typing import Any
 
 from halo_weave.errors import BadInput
 
-MAX_JSON_DEPTH = 64  # nesting of lists and objects: more could exhaust the stack of a later reader
+MAX_JSON_DEPTH = 64  # nesting of lists and objects; more could exhaust the stack when it is parsed
 
 
 def is_shallow(value: Any) -> bool:
-    """Whether lists and objects are nested at most `DEPTH` deep. Checked level by level, so no depth exhausts the
+    """Whether lists and objects are nested at most `MAX_JSON_DEPTH` deep. Checked level by level, so no depth exhausts the
     stack."""
     level = [value]
     for _ in range(MAX_JSON_DEPTH + 1):
         inner: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                inner.extend(one.values())
-            elif isinstance(one, list | tuple):
-                inner.extend(one)
+        for element in level:
+            if isinstance(element, dict):
+                inner.extend(element.values())
+            elif isinstance(element, list | tuple):
+                inner.extend(element)
         if not inner:
             return True
         level = inner
@@ -32,19 +32,19 @@ def storable(value: Any, limit: int | None = None) -> Any:
     """The value, if it can be stored; otherwise a ValueError says why. `limit`: whole numbers must be smaller."""
     if not is_shallow(value):
         raise ValueError(f"It is nested more than {MAX_JSON_DEPTH} deep")
-    rest = [value]
-    while rest:
-        one = rest.pop()
-        if isinstance(one, dict):
-            rest += [*one.keys(), *one.values()]
-        elif isinstance(one, list | tuple):
-            rest += one
-        elif isinstance(one, str):
-            if not one.isascii() and any("\ud800" <= sign <= "\udfff" for sign in one):
+    unchecked = [value]
+    while unchecked:
+        element = unchecked.pop()
+        if isinstance(element, dict):
+            unchecked += [*element.keys(), *element.values()]
+        elif isinstance(element, list | tuple):
+            unchecked += element
+        elif isinstance(element, str):
+            if not element.isascii() and any("\ud800" <= sign <= "\udfff" for sign in element):
                 raise ValueError("It holds half of a character (an unpaired surrogate)")
-        elif isinstance(one, float) and not math.isfinite(one):
+        elif isinstance(element, float) and not math.isfinite(element):
             raise ValueError("It holds a number that is not finite")
-        elif limit is not None and isinstance(one, int) and abs(one) >= limit:
+        elif limit is not None and isinstance(element, int) and abs(element) >= limit:
             raise ValueError(f"It holds a whole number beyond 2^{limit.bit_length() - 1}")
     return value
 
@@ -84,9 +84,11 @@ def _check_heading(heading: str) -> None:
         raise BadInput(f"A path names its headings in full; {heading} is not one.")
     if len(heading) > MAX_HEADING_LENGTH:
         raise BadInput(f"A heading has at most {MAX_HEADING_LENGTH} characters.")
-    seen = heading.translate(dict.fromkeys(map(ord, JOINERS)))
-    if not seen or any(unicodedata.category(character) in INVISIBLE_CATEGORIES for character in seen):
-        raise BadInput("A path holds visible characters only.")
+    without_joiners = heading.translate(dict.fromkeys(map(ord, JOINERS)))
+    if not without_joiners or any(
+        unicodedata.category(character) in INVISIBLE_CATEGORIES for character in without_joiners
+    ):
+        raise BadInput("A path has visible characters only.")
 
 
 def is_root(path: object) -> bool:

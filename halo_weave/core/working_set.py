@@ -105,10 +105,12 @@ class WorkingSet:
         self._pinned: set[ChunkKey] = set()
         self._places: dict[ChunkKey, int] = {}
         self._offsets = np.zeros(1, np.int64)
-        # Rows: brightness, then traces. Columns: chunks, then the reply, then spare ones.
-        self._light = np.zeros((1 + len(self.strategy.traces), 1024), np.float32)
+        # Rows: brightness, then traces. Columns: the tokens of the chunks, those of the reply, then unused ones.
+        self._values = np.zeros((1 + len(self.strategy.traces), 1024), np.float32)
         self._ages: npt.NDArray[np.int64] | None = None
-        self._noted: dict[str, Any] = {}  # the strategy's own values, until the chunks or their traces change
+        self._strategy_cache: dict[
+            str, Any
+        ] = {}  # the strategy's own values, until the chunks or their traces change
         self.add(live)
 
     # What is live
@@ -144,13 +146,13 @@ class WorkingSet:
     @property
     def brightness(self) -> Brightness:
         """(live tokens,) in position order; a view that the caller must not keep."""
-        return self._light[0, : len(self)]
+        return self._values[0, : len(self)]
 
     @property
     def traces(self) -> Floats | None:
         """(traces, live tokens) of the strategy, in position order; a view that the caller must not keep. None: it has
         none."""
-        return self._light[1:, : len(self)] if self.strategy.traces else None
+        return self._values[1:, : len(self)] if self.strategy.traces else None
 
     @property
     def offsets(self) -> Offsets:
@@ -159,12 +161,11 @@ class WorkingSet:
 
     def chunk_brightness(self) -> list[float]:
         """Brightness of each chunk, by the window's strategy."""
-        bright: list[float] = self.strategy.of_chunks(self._sight()).tolist()
+        bright: list[float] = self.strategy.of_chunks(self._strategy_input()).tolist()
         return bright
 
     def shown(self) -> Brightness:
-        """(live tokens,) brightness as it is shown: pinned chunks are as bright as new ones; their own brightness is
-        kept."""
+        """(live tokens,) brightness as it is shown to users: pinned chunks look like new ones, whatever their brightness."""
         bright = self.brightness.copy()
         for key in self._pinned:
             place = self._places[key]
@@ -188,14 +189,14 @@ class WorkingSet:
     def at(self, key: ChunkKey) -> LiveChunk:
         """One live chunk with a copy of its brightness and traces."""
         place = self._place(key)
-        light = self._columns(place).copy()
-        traces = light[1:] if self.strategy.traces else None
-        return LiveChunk(self._chunks[place], light[0], key in self._pinned, traces=traces)
+        values = self._columns(place).copy()
+        traces = values[1:] if self.strategy.traces else None
+        return LiveChunk(self._chunks[place], values[0], key in self._pinned, traces=traces)
 
-    def born(self, chunk: Chunk) -> LiveChunk:
+    def new_chunk(self, chunk: Chunk) -> LiveChunk:
         """A new chunk with the brightness that the strategy gives it, before the model has read it."""
-        light = self.strategy.born(np.full(len(chunk), np.nan, np.float32))
-        return LiveChunk(chunk, light.brightness, traces=light.traces)
+        tokens = self.strategy.new_tokens(np.full(len(chunk), np.nan, np.float32))
+        return LiveChunk(chunk, tokens.brightness, traces=tokens.traces)
 
     def __iter__(self) -> Iterator[LiveChunk]:
         return (self.at(chunk.key) for chunk in self._chunks)
@@ -204,12 +205,12 @@ class WorkingSet:
 
     def use(self, strategy: Strategy) -> None:
         """Change the strategy. Brightness is kept, and so are traces that both strategies have."""
-        kept = dict(zip(self.strategy.traces, self._light[1:], strict=True))
-        light = np.full((1 + len(strategy.traces), self._light.shape[1]), np.nan, np.float32)
-        light[0] = self._light[0]
-        for row, name in zip(light[1:], strategy.traces, strict=True):
+        kept = dict(zip(self.strategy.traces, self._values[1:], strict=True))
+        values = np.full((1 + len(strategy.traces), self._values.shape[1]), np.nan, np.float32)
+        values[0] = self._values[0]
+        for row, name in zip(values[1:], strategy.traces, strict=True):
             row[:] = kept.get(name, np.nan)
-        self.strategy, self._light, self._noted = strategy, light, {}
+        self.strategy, self._values, self._strategy_cache = strategy, values, {}
 
     def add(self, live: Iterable[LiveChunk]) -> None:
         """Add chunks at their positions. Nothing changes if one of them does not fit."""
@@ -228,7 +229,7 @@ class WorkingSet:
                 raise BadInput(f"Chunks {before.key} and {after.key} claim the same positions.")
         if self.reply and chunks[-1].stop > self.reply.start:
             raise BadInput(
-                f"Chunk {chunks[-1].key} was said after the reply in progress; it can wake up next turn."
+                f"Chunk {chunks[-1].key} was said after the reply in progress; it can be resurrected next turn."
             )
         arriving = {
             key: self._rows(TokenBrightness(item.brightness, item.traces)) for key, item in incoming.items()
@@ -244,18 +245,18 @@ class WorkingSet:
 
     def remove(self, keys: Iterable[ChunkKey]) -> tuple[LiveChunk, ...]:
         """Remove chunks, and return them as they were. Nothing changes if one is not live."""
-        leaving = {key: self._place(key) for key in keys}
-        if not leaving:
+        places = {key: self._place(key) for key in keys}
+        if not places:
             return ()
-        gone = tuple(self.at(key) for key in leaving)
+        removed = tuple(self.at(key) for key in places)
         stays = np.ones(len(self._chunks), bool)
-        stays[list(leaving.values())] = False
-        columns = self._light[:, : self._offsets[-1]][:, np.repeat(stays, np.diff(self._offsets))]
+        stays[list(places.values())] = False
+        columns = self._values[:, : self._offsets[-1]][:, np.repeat(stays, np.diff(self._offsets))]
         self._lay_out([chunk for chunk, kept in zip(self._chunks, stays, strict=True) if kept], columns)
-        self._pinned -= leaving.keys()
+        self._pinned -= places.keys()
         if self.recording:
-            self.recording.note("remove", tuple(leaving))
-        return gone
+            self.recording.note("remove", tuple(places))
+        return removed
 
     def update(self, row: AttentionRow | None, *, score_reply: bool = False) -> RowFault | None:
         """Apply one attention row: it changes the brightness of all tokens outside the current turn."""
@@ -264,22 +265,24 @@ class WorkingSet:
             self.faults[fault or RowFault.MISSING] += 1
             return fault
         scored = len(self) if score_reply else int(self._offsets[-1])
-        self._set_light(self.strategy.brighten(self._sight(scored), row))
+        self._set_tokens(self.strategy.brighten(self._strategy_input(scored), row))
         return None
 
     def observe_surprisal(self, turn_id: int, surprisal: Floats) -> None:
         """Apply the surprisal of a turn that was read, in nats by token."""
-        at, self._noted = 0, {}
+        at, self._strategy_cache = 0, {}
         for place, chunk in enumerate(self._chunks):
             if chunk.key.turn_id == turn_id and at + len(chunk) <= len(surprisal):
-                self._columns(place)[:] = self._rows(self.strategy.born(surprisal[at : at + len(chunk)]))
+                self._columns(place)[:] = self._rows(
+                    self.strategy.new_tokens(surprisal[at : at + len(chunk)])
+                )
                 at += len(chunk)
 
     def observe_rows(self, rows: Sequence[AttentionRow]) -> None:
         """Apply the attention rows of the user's turn."""
-        after = self.strategy.after_reading(self._sight(), rows) if rows else None
+        after = self.strategy.after_reading(self._strategy_input(), rows) if rows else None
         if after:
-            self._set_light(after)
+            self._set_tokens(after)
 
     # The reply in progress
 
@@ -299,20 +302,21 @@ class WorkingSet:
         if not self.reply:
             raise BadInput("No reply is being written.")
         at = len(self)
-        if at == self._light.shape[1]:
-            self._light = np.concatenate([self._light, np.zeros_like(self._light)], axis=1)
-        born = self.strategy.born(np.array([surprisal], np.float32))
-        self._light[:, at : at + 1] = self._rows(born)
+        if at == self._values.shape[1]:
+            self._values = np.concatenate([self._values, np.zeros_like(self._values)], axis=1)
+        token = self.strategy.new_tokens(np.array([surprisal], np.float32))
+        self._values[:, at : at + 1] = self._rows(token)
         self.reply.ids.append(token_id)
         self.reply.pieces.append(piece)
         if self.recording:
             self.recording.note("say", token_id, piece, surprisal)
 
     def observe_reply_surprisal(self, place: int, surprisal: float) -> None:
-        """Apply the surprisal of a token of the reply that is known only later."""
+        """Apply the surprisal of a token of the reply that arrived late."""
         if self.reply and place < len(self.reply.ids):
             at = int(self._offsets[-1]) + place
-            self._light[:, at : at + 1] = self._rows(self.strategy.born(np.array([surprisal], np.float32)))
+            token = self.strategy.new_tokens(np.array([surprisal], np.float32))
+            self._values[:, at : at + 1] = self._rows(token)
 
     def end_reply(
         self,
@@ -327,7 +331,7 @@ class WorkingSet:
         """
         if not self.reply:
             raise BadInput("No reply is being written.")
-        reply, said, columns = self.reply, int(self._offsets[-1]), self._light[:, : len(self)].copy()
+        reply, said, columns = self.reply, int(self._offsets[-1]), self._values[:, : len(self)].copy()
         if parts is None:
             parts = [ReplyPart(reply.start, reply.tokens, range(len(reply.ids)))] if reply.ids else []
         self.reply = None
@@ -341,14 +345,14 @@ class WorkingSet:
         if chunks:
             kept = [said + source for part in parts for source in part.sources]
             self._lay_out([*self._chunks, *chunks], columns[:, [*range(said), *kept]])
-        after = self.strategy.after_reply(self._sight())
+        after = self.strategy.after_reply(self._strategy_input())
         if after:
-            self._set_light(after)
+            self._set_tokens(after)
         if self.recording:
             self.recording.note("end_reply", min_chunk_tokens, max_chunk_tokens, tuple(parts))
         return chunks
 
-    # Inside
+    # Internal
 
     def _place(self, key: ChunkKey) -> int:
         try:
@@ -356,41 +360,45 @@ class WorkingSet:
         except KeyError:
             raise UnknownChunk(f"Chunk {key} is not live in this window.") from None
 
-    def _sight(self, scored: int | None = None) -> StrategyInput:
+    def _strategy_input(self, scored: int | None = None) -> StrategyInput:
         """The window as the strategy's input; by default all chunks are scored."""
         count = len(self)
-        light = TokenBrightness(
-            self._light[0, :count], self._light[1:, :count] if self.strategy.traces else None
+        tokens = TokenBrightness(
+            self._values[0, :count], self._values[1:, :count] if self.strategy.traces else None
         )
         scored = int(self._offsets[-1]) if scored is None else scored
-        return StrategyInput(light, self._chunks, self._offsets, self._turn_ages(), scored, self._noted)
+        return StrategyInput(
+            tokens, self._chunks, self._offsets, self._turn_ages(), scored, self._strategy_cache
+        )
 
-    def _set_light(self, light: TokenBrightness) -> None:
+    def _set_tokens(self, tokens: TokenBrightness) -> None:
         """Set the brightness and traces that the strategy returned for all live tokens."""
-        self._light[0, : len(self)] = light.brightness
-        if light.traces is not None:
-            self._light[1:, : len(self)] = light.traces
+        self._values[0, : len(self)] = tokens.brightness
+        if tokens.traces is not None:
+            self._values[1:, : len(self)] = tokens.traces
 
     def _columns(self, place: int) -> Floats:
         """(1 + traces, tokens) of a chunk, as a view."""
-        return self._light[:, self._offsets[place] : self._offsets[place + 1]]
+        return self._values[:, self._offsets[place] : self._offsets[place + 1]]
 
-    def _rows(self, light: TokenBrightness) -> Floats:
-        """(1 + traces, n) in the window's layout. Unknown traces are NaN."""
-        rows = np.full((len(self._light), len(light.brightness)), np.nan, np.float32)
-        rows[0] = light.brightness
-        if light.traces is not None:
-            if light.traces.shape != rows[1:].shape:
-                raise BadInput(f"{len(light.traces)} traces came where {len(rows) - 1} are kept.")
-            rows[1:] = light.traces
+    def _rows(self, tokens: TokenBrightness) -> Floats:
+        """(1 + traces, n) as rows of `_values`. Unknown traces are NaN."""
+        rows = np.full((len(self._values), len(tokens.brightness)), np.nan, np.float32)
+        rows[0] = tokens.brightness
+        if tokens.traces is not None:
+            if tokens.traces.shape != rows[1:].shape:
+                raise BadInput(
+                    f"The strategy keeps {len(rows) - 1} traces, but {len(tokens.traces)} were given."
+                )
+            rows[1:] = tokens.traces
         return rows
 
     def _lay_out(self, chunks: list[Chunk], columns: Floats) -> None:
         """Replace the working set. `columns` covers the chunks; those of the reply stay."""
-        reply = self._light[:, self._offsets[-1] : len(self)]
+        reply = self._values[:, self._offsets[-1] : len(self)]
         spare = np.zeros((len(columns), 1024 + columns.shape[1] // 4), np.float32)
-        self._light = np.concatenate([columns, reply, spare], axis=1)
-        self._chunks, self._noted = chunks, {}
+        self._values = np.concatenate([columns, reply, spare], axis=1)
+        self._chunks, self._strategy_cache = chunks, {}
         self._places = {chunk.key: place for place, chunk in enumerate(chunks)}
         self._offsets = np.concatenate([[0], np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)])
         self._ages = None

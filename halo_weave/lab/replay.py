@@ -173,7 +173,7 @@ class _Run:
                 self.done.resurrected_tokens += len(one.chunk)
                 self.done.resurrected.append((self.number, key))
             elif key.turn_id == self.said or not self.same:
-                window.add([replace(window.born(one.chunk), pinned=one.pinned)])
+                window.add([replace(window.new_chunk(one.chunk), pinned=one.pinned)])
             else:
                 window.add([one])
             self.note([key], {key: one.chunk.text})

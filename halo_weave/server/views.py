@@ -255,7 +255,7 @@ class RecallPreview(Output):
             return [
                 RecallPreviewChunk(
                     key=str(one.key),
-                    part=one.part.value,
+                    part=one.reason.value,
                     hit=str(one.hit),
                     similarity=one.similarity,
                     cost=one.cost,

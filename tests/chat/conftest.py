@@ -45,7 +45,7 @@ class WordRecall:
         self.store = store
         self.noted = 0
 
-    def expect(self, text: str) -> None:
+    def prefetch_query(self, text: str) -> None:
         pass
 
     def search(

@@ -56,7 +56,7 @@ def filled(
         chunks: tuple[Chunk, ...] = chunk_turn(
             engine.tokenize(text), turn_id, role, position, min_chunk_tokens=2
         )
-        window.add(window.born(chunk) for chunk in chunks)
+        window.add(window.new_chunk(chunk) for chunk in chunks)
         position = chunks[-1].stop
     window.begin_reply(len(turns), position, len(turns) - 1)
     return window

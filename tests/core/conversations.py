@@ -32,22 +32,22 @@ class Traced(MagnitudeVoting):
 
     traces = ("surprisal", "rows", "replies")
 
-    def born(self, surprisal: Floats) -> TokenBrightness:
+    def new_tokens(self, surprisal: Floats) -> TokenBrightness:
         nothing = np.zeros((2, len(surprisal)), np.float32)
-        return TokenBrightness(super().born(surprisal).brightness, np.vstack([surprisal, nothing]))
+        return TokenBrightness(super().new_tokens(surprisal).brightness, np.vstack([surprisal, nothing]))
 
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        assert sight.light.traces is not None
-        traces = sight.light.traces.copy()
-        traces[1, : sight.scored] += 1
-        return TokenBrightness(super().brighten(sight, row).brightness, traces)
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        assert state.tokens.traces is not None
+        traces = state.tokens.traces.copy()
+        traces[1, : state.scored] += 1
+        return TokenBrightness(super().brighten(state, row).brightness, traces)
 
-    def after_reply(self, sight: StrategyInput) -> TokenBrightness:
-        assert sight.light.traces is not None
-        traces = sight.light.traces.copy()
-        old = np.repeat(sight.ages > 0, np.diff(sight.offsets))
+    def after_reply(self, state: StrategyInput) -> TokenBrightness:
+        assert state.tokens.traces is not None
+        traces = state.tokens.traces.copy()
+        old = np.repeat(state.ages > 0, np.diff(state.offsets))
         traces[2, old] += 1
-        return TokenBrightness(sight.light.brightness, traces)
+        return TokenBrightness(state.tokens.brightness, traces)
 
 
 BRIGHTNESS = st.integers(-500, 10_000)

@@ -33,7 +33,7 @@ def window(tokens: int = 4, reply: int = 0, strategy=None) -> WorkingSet:
     return made
 
 
-def sight(brightness: np.ndarray, scored: int) -> StrategyInput:
+def state(brightness: np.ndarray, scored: int) -> StrategyInput:
     """One chunk of tokens, as a strategy sees it."""
     only = chunk(1, 0, Role.USER, 0, len(brightness))
     return StrategyInput(
@@ -65,7 +65,7 @@ def test_magnitude_voting_is_the_rule_written_out_for_each_token(weights, aside,
     before = np.array(brightness, np.float32)
     exact = [float(share) for share in shares]
     expected = voted_by_hand(brightness[:scored], exact[:scored], max([*exact, peak]), len(weights) + aside)
-    after = MagnitudeVoting().brighten(sight(before, scored), seen)
+    after = MagnitudeVoting().brighten(state(before, scored), seen)
     assert after.brightness.tolist() == [*expected, *brightness[scored:]]
     assert before.tolist() == brightness  # what was seen is not changed
 
@@ -81,7 +81,7 @@ def test_a_token_gains_exactly_when_its_share_is_above_the_threshold(sink, conte
     seen = AttentionRow(np.array(shares, np.float32), aside=max(0, context - len(shares)))
     threshold = (1 - Fraction(float(seen.tokens.max()))) / (seen.length - 1)
     before = np.zeros(len(shares), np.float32)
-    after = MagnitudeVoting().brighten(sight(before, len(shares)), seen)
+    after = MagnitudeVoting().brighten(state(before, len(shares)), seen)
     gained = (after.brightness > 0).tolist()
     assert gained == [Fraction(float(share)) > threshold for share in seen.tokens]
 
@@ -166,7 +166,7 @@ def test_a_chunk_is_as_bright_as_its_brightest_token():
 
 def test_surprise_keeps_what_was_not_expected():
     strategy = Surprise()
-    born = strategy.born(np.array([0.5, 3.0, 50.0, np.nan], np.float32)).brightness
+    born = strategy.new_tokens(np.array([0.5, 3.0, 50.0, np.nan], np.float32)).brightness
     assert born.tolist() == [500, 3_000, 10_000, 10_000]
     made = WorkingSet([live(chunk(1, 0, Role.USER, 0, 2), 500), live(chunk(3, 0, Role.USER, 9, 2), [1, 9])])
     made.use(strategy)

@@ -6,8 +6,8 @@ from halo_weave.core.resurrection import (
     RecallCandidate,
     RecallHit,
     ResurrectReason,
-    least_similarity,
     plan_recall,
+    recall_threshold,
     resurrection_room,
 )
 from halo_weave.core.tokens import ChunkKey, Role
@@ -56,7 +56,7 @@ def test_negative_room_says_that_something_must_sleep_first():
 def test_the_cost_of_an_s5_hit_is_its_question_its_opening_and_itself():
     plan = plan_recall([RecallHit(FIFTH.key, 0.9)], GRAVEYARD, 500)
     assert plan.cost == 30 + 70 + 80
-    assert {(waking.key, waking.part) for waking in plan.chunks} == {
+    assert {(planned.key, planned.reason) for planned in plan.chunks} == {
         (FIFTH.key, ResurrectReason.HIT),
         (QUESTION.key, ResurrectReason.QUESTION),
         (OPENING.key, ResurrectReason.ANCHOR),
@@ -70,7 +70,7 @@ def test_the_opening_counts_once_when_it_is_the_hit():
 
 def test_a_question_brings_the_opening_of_its_answer():
     plan = plan_recall([RecallHit(QUESTION.key, 0.9)], GRAVEYARD, 500)
-    assert [(waking.key, waking.part) for waking in plan.chunks] == [
+    assert [(planned.key, planned.reason) for planned in plan.chunks] == [
         (QUESTION.key, ResurrectReason.HIT),
         (OPENING.key, ResurrectReason.ANSWER),
     ]
@@ -191,7 +191,7 @@ def test_a_plan_stays_in_the_room_and_wakes_nothing_twice(graveyard, room, pairs
     hits, sleepers, live = graveyard
     plan = plan_recall(hits, sleepers, room, live=live, frame_tokens={U: 4, A: 3}, pairs=pairs)
     assert plan.cost <= max(0, room)
-    assert plan.cost == sum(waking.cost for waking in plan.chunks)
+    assert plan.cost == sum(planned.cost for planned in plan.chunks)
     assert len(set(plan.keys)) == len(plan.keys)
     assert not set(plan.keys) & live
     new_turns = {key.turn_id for key in plan.keys} - {key.turn_id for key in live}
@@ -222,20 +222,20 @@ def hits_of(*similarities: float) -> list[RecallHit]:
 
 
 def test_the_best_hit_decides_whether_a_message_needs_memory_at_all():
-    assert least_similarity([], 0.1, 512) is None
-    assert least_similarity(hits_of(-3.0, -4.0), 0.1, 512) is None
-    assert least_similarity(hits_of(-2.0, -4.0), 0.1, 512) is not None
-    assert least_similarity(hits_of(-9.0), 0, 512) is not None  # 0: the best there is
+    assert recall_threshold([], 0.1, 512) is None
+    assert recall_threshold(hits_of(-3.0, -4.0), 0.1, 512) is None
+    assert recall_threshold(hits_of(-2.0, -4.0), 0.1, 512) is not None
+    assert recall_threshold(hits_of(-9.0), 0, 512) is not None  # 0: the best there is
 
 
 def test_others_come_with_the_best_as_far_as_they_are_not_much_less_likely():
-    least = least_similarity(hits_of(1.0, -2.0, -9.0), 0.1, 512)
+    least = recall_threshold(hits_of(1.0, -2.0, -9.0), 0.1, 512)
     assert least is not None
     assert -9 < least < -2
 
 
 def test_with_more_room_less_likely_chunks_are_worth_their_tokens():
-    small, usual, large = (least_similarity(hits_of(1.0), 0.1, room) for room in (64, 512, 2048))
+    small, usual, large = (recall_threshold(hits_of(1.0), 0.1, room) for room in (64, 512, 2048))
     assert small == usual
     assert large is not None
     assert usual is not None

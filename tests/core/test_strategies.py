@@ -76,8 +76,8 @@ def strategy_with(default: float) -> type[Strategy]:
     class Made(Strategy):
         reach: float = setting(default, "How far it looks back.", group="Forgetting", low=0, high=9)
 
-        def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-            return sight.light
+        def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+            return state.tokens
 
     return Made
 
@@ -85,7 +85,7 @@ def strategy_with(default: float) -> type[Strategy]:
 def test_two_strategies_share_a_setting_only_if_they_mean_the_same_by_it():
     one, same, other = strategy_with(1.0), strategy_with(1.0), strategy_with(2.0)
     assert list(settings_of({"one": one, "same": same})) == ["reach"]
-    with pytest.raises(TypeError, match="other defines the setting reach otherwise"):
+    with pytest.raises(TypeError, match="other and another strategy define the setting reach differently"):
         settings_of({"one": one, "other": other})
 
 
@@ -93,10 +93,10 @@ def test_a_strategy_learns_what_the_users_words_looked_at_while_they_were_read()
     class Baseline(MagnitudeVoting):
         traces = ("usual",)
 
-        def after_reading(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness:
-            count = len(sight.light.brightness)
+        def after_reading(self, state: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness:
+            count = len(state.tokens.brightness)
             looked = [np.pad(row.tokens, (0, count - len(row.tokens))) for row in rows]
-            return TokenBrightness(sight.light.brightness, np.mean(looked, axis=0, keepdims=True))
+            return TokenBrightness(state.tokens.brightness, np.mean(looked, axis=0, keepdims=True))
 
     window = WorkingSet(strategy=Baseline())
     window.add([live(chunk(1, 0, Role.USER, 0, 2), 7), live(chunk(3, 0, Role.USER, 9, 2), 8)])
@@ -111,9 +111,9 @@ def test_a_strategy_learns_what_the_users_words_looked_at_while_they_were_read()
 
 def test_what_a_strategy_makes_infinitely_bright_never_falls_asleep():
     class Guarding(MagnitudeVoting):
-        def of_chunks(self, sight: StrategyInput) -> np.ndarray:
-            asked = [one.text.endswith("?") for one in sight.chunks]
-            return np.where(asked, np.inf, super().of_chunks(sight)).astype(np.float32)
+        def of_chunks(self, state: StrategyInput) -> np.ndarray:
+            asked = [one.text.endswith("?") for one in state.chunks]
+            return np.where(asked, np.inf, super().of_chunks(state)).astype(np.float32)
 
     said = [live(chunk(turn, 0, Role.USER, turn * 10, 5), turn) for turn in (1, 3, 5)]
     window = WorkingSet(said)
@@ -145,7 +145,7 @@ def talk(strategy: Strategy, *texts: bytes, surprisal: Sequence[float] = ()) -> 
         said = Chunk(
             ChunkKey(2 * turn + 1, 0, Role.USER), 10 * turn, Tokens.of(range(4), [b"x"] * 3 + [text])
         )
-        window.add([window.born(said)])
+        window.add([window.new_chunk(said)])
         nats = surprisal[turn] if surprisal else 2.0
         window.observe_surprisal(2 * turn + 1, np.full(4, nats, np.float32))
     return window
@@ -280,14 +280,14 @@ def test_what_is_noted_between_rows_changes_no_brightness(heads):
         same(lambda window: window.update(row))
         same(lambda window: window.append_reply_token(1, b"t", 0.5))
 
-    same(lambda window: window.add([window.born(one) for one in said[:3]]))
+    same(lambda window: window.add([window.new_chunk(one) for one in said[:3]]))
     for turn in (1, 2, 3):
         surprisal = rng.random(5).astype(np.float32)
         same(lambda window, turn=turn, surprisal=surprisal: window.observe_surprisal(turn, surprisal))
     same(lambda window: window.begin_reply(9, 90, 3))
     for _ in range(3):
         look()
-    same(lambda window: window.add([window.born(said[3])]))
+    same(lambda window: window.add([window.new_chunk(said[3])]))
     look()
     same(lambda window: window.remove([said[0].key]))
     for _ in range(3):

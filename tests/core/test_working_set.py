@@ -155,7 +155,7 @@ def test_traces_that_are_not_known_are_nan_and_those_of_another_strategy_are_ref
     window = WorkingSet(strategy=Traced())
     window.add([live(chunk(1, 0, U, 0, 2))])
     assert np.isnan(window.at(ChunkKey(1, 0, U)).traces).all()
-    with pytest.raises(BadInput, match="2 traces came where 3 are kept"):
+    with pytest.raises(BadInput, match="keeps 3 traces, but 2 were given"):
         window.add(
             [LiveChunk(chunk(3, 0, U, 9, 1), np.zeros(1, np.float32), traces=np.zeros((2, 1), np.float32))]
         )
@@ -218,7 +218,7 @@ class Conversation(RuleBasedStateMachine):
         for number, count in enumerate(sizes):
             chunks.append(chunk(self.turn, number, U, self.position, count))
             self.position += count
-        self.window.add([self.window.born(one) for one in chunks])
+        self.window.add([self.window.new_chunk(one) for one in chunks])
         self.window.observe_surprisal(self.turn, np.arange(chunks[0].start, self.position, dtype=np.float32))
         self.said |= {one.key: one for one in chunks}
         self.turn, self.position = self.turn + 1, self.position + gap

@@ -28,7 +28,7 @@ def test_twenty_turns_stay_within_the_budget_and_every_row_fits(engine: LlamaEng
         text = f"Turn {number}: tell me something about {TOPICS[number % len(TOPICS)]}, and why I should care for it today."
         chunks = chunk_turn(engine.tokenize(text), question, Role.USER, position)
         position = chunks[-1].stop
-        talk.add(talk.born(chunk) for chunk in chunks)
+        talk.add(talk.new_chunk(chunk) for chunk in chunks)
         if number % 5 == 4 and asleep:
             # What was said about this topic before wakes up at its place.
             key = next(iter(asleep))

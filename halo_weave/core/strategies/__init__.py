@@ -14,23 +14,23 @@ from halo_weave.core.setting_fields import description, is_setting
 
 
 def _only_strategy(module: ModuleType) -> type[Strategy]:
-    found = [
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, Strategy) and one.__module__ == module.__name__
+    strategies = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Strategy) and value.__module__ == module.__name__
     ]
-    if len(found) != 1:
-        raise TypeError(f"{module.__name__} defines {len(found)} strategies; a strategy is one file.")
-    return found[0]
+    if len(strategies) != 1:
+        raise TypeError(f"{module.__name__} defines {len(strategies)} strategies; it must define one.")
+    return strategies[0]
 
 
 def settings_of(strategies: Mapping[str, type[Strategy]]) -> dict[str, Field[Any]]:
     """The strategies' own settings, by name. Strategies may share a setting if it means the same in both."""
     found: dict[str, Field[Any]] = {}
     for name, strategy in strategies.items():
-        for one in filter(is_setting, fields(strategy)):
-            if description(found.setdefault(one.name, one)) != description(one):
-                raise TypeError(f"{name} defines the setting {one.name} otherwise than another strategy.")
+        for field in filter(is_setting, fields(strategy)):
+            if description(found.setdefault(field.name, field)) != description(field):
+                raise TypeError(f"{name} and another strategy define the setting {field.name} differently.")
     return found
 
 
@@ -39,7 +39,7 @@ def _check_traces(strategies: Mapping[str, type[Strategy]]) -> None:
     known: dict[int, tuple[str, ...]] = {}
     for name, strategy in strategies.items():
         if known.setdefault(len(strategy.traces), strategy.traces) != strategy.traces:
-            raise TypeError(f"{name} keeps as many traces as another strategy, and names them otherwise.")
+            raise TypeError(f"{name} has as many traces as another strategy, but with other names.")
 
 
 STRATEGIES: dict[str, type[Strategy]] = {

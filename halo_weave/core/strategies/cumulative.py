@@ -13,8 +13,8 @@ from halo_weave.core.setting_fields import setting
 NEAR, SCALE = (
     20,
     10.0,
-)  # tokens nearer than this gain nothing; beyond it, the gain grows with the logarithm of the distance
-WHOLE = 10_000.0  # brightness for 1 of the prototype's units
+)  # tokens nearer than NEAR gain nothing; beyond, the gain grows with log(distance / SCALE)
+BRIGHTNESS_PER_UNIT = 10_000.0  # of the prototype's units
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,14 @@ class Cumulative(Strategy):
     def capture(self) -> Capture:
         return Capture(combine=self.aggregate)
 
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        after = sight.light.brightness.copy()
-        distance = row.tokens.size - np.arange(sight.scored, dtype=np.float32)
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        after = state.tokens.brightness.copy()
+        distance = row.tokens.size - np.arange(state.scored, dtype=np.float32)
         weights = np.where(distance < NEAR, 0, np.log1p(np.maximum(distance - NEAR, 0) / SCALE))
-        scored = after[: sight.scored]
+        scored = after[: state.scored]
         scored *= np.float32(1 - self.fade_rate)
-        scored += row.tokens[: sight.scored] * weights * np.float32(WHOLE) - np.float32(self.fade_per_token)
+        scored += row.tokens[: state.scored] * weights * np.float32(BRIGHTNESS_PER_UNIT) - np.float32(
+            self.fade_per_token
+        )
         np.clip(scored, 0, np.float32(self.brightness_cap), out=scored)
         return TokenBrightness(after)

@@ -17,15 +17,15 @@ class FirstInFirstOut(Strategy):
 
     ignores: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("initial_brightness", "brightness_cap", "resurrection_brightness", "score_current_turn"),
-        "age alone decides what falls asleep.",
+        "only age decides what is pruned.",
     )
 
     @property
     def capture(self) -> Capture:
         return Capture(reply=False)
 
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        return sight.light
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        return state.tokens
 
-    def of_chunks(self, sight: StrategyInput) -> Floats:
-        return -sight.ages.astype(np.float32)
+    def of_chunks(self, state: StrategyInput) -> Floats:
+        return -state.ages.astype(np.float32)

@@ -31,20 +31,20 @@ class MagnitudeVoting(Strategy):
         choices=("max", "first"),
     )
 
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        after = sight.light.brightness.copy()
-        if not sight.scored or row.length < 2:
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        after = state.tokens.brightness.copy()
+        if not state.scored or row.length < 2:
             return TokenBrightness(after)
         threshold = max(1 - row.sink(self.sink), 0.0) / (row.length - 1)
         # Few tokens are above the threshold, so only those are divided, in float64; the comparison is exact in float32.
-        (looked_at,) = (row.tokens[: sight.scored] > _not_above(threshold)).nonzero()
-        shares = row.tokens.take(looked_at).astype(np.float64)
+        (above,) = (row.tokens[: state.scored] > _not_above(threshold)).nonzero()
+        shares = row.tokens.take(above).astype(np.float64)
         # All attention on the sink makes the threshold 0: the sink then simply reaches the cap.
         votes = np.floor(shares / threshold) if threshold > 0 else np.full(shares.shape, 2.0**24)
-        earned = np.minimum(after.take(looked_at) + votes, self.brightness_cap).astype(np.float32)
-        scored = after[: sight.scored]
+        earned = np.minimum(after.take(above) + votes, self.brightness_cap).astype(np.float32)
+        scored = after[: state.scored]
         scored -= np.float32(self.decay)
-        scored[looked_at] = earned
+        scored[above] = earned
         if scored.max() > self.brightness_cap:  # only after the cap was lowered
             np.minimum(scored, np.float32(self.brightness_cap), out=scored)
         return TokenBrightness(after)
@@ -52,6 +52,6 @@ class MagnitudeVoting(Strategy):
 
 def _not_above(threshold: float) -> np.float32:
     """The largest float32 that is not above the threshold: the same float32 values are above both."""
-    near = np.float32(threshold)
+    nearest = np.float32(threshold)
     # As Python floats: NumPy would round the threshold to float32 before it compares.
-    return near if float(near) <= threshold else np.nextafter(near, np.float32(-np.inf))
+    return nearest if float(nearest) <= threshold else np.nextafter(nearest, np.float32(-np.inf))

@@ -9,19 +9,19 @@ import numpy as np
 
 from halo_weave.core.brightness import AttentionRow, Floats, Strategy, StrategyInput, TokenBrightness
 
-NEAR = 50  # tokens behind the newest one; nearer ones get no vote
+NEAR = 50  # tokens at most so far behind the newest get no vote
 
 
 @dataclass(frozen=True, slots=True)
 class RollingMeanVoting(Strategy):
-    """Tokens begin at 0 and never lose a vote. New chunks had no chance to get one, so the oldest stay longest."""
+    """Tokens begin at 0 and never lose votes. New chunks have had little time to get any, so the oldest chunks stay longest."""
 
-    def born(self, surprisal: Floats) -> TokenBrightness:
+    def new_tokens(self, surprisal: Floats) -> TokenBrightness:
         return TokenBrightness(np.zeros(surprisal.shape, np.float32))
 
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        after = sight.light.brightness.copy()
-        far = max(0, min(sight.scored, row.tokens.size - NEAR))
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        after = state.tokens.brightness.copy()
+        far = max(0, min(state.scored, row.tokens.size - NEAR))
         voted = row.tokens[:far] > 1 / row.length
         after[:far] = np.minimum(after[:far] + voted, np.float32(self.brightness_cap))
         return TokenBrightness(after)

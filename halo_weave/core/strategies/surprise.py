@@ -31,13 +31,13 @@ class Surprise(Strategy):
     def capture(self) -> Capture:
         return Capture(reply=False, reading_surprisal=True)
 
-    def born(self, surprisal: Floats) -> TokenBrightness:
+    def new_tokens(self, surprisal: Floats) -> TokenBrightness:
         earned = np.minimum(surprisal * np.float32(PER_NAT), np.float32(self.brightness_cap))
         known = np.where(np.isnan(surprisal), np.float32(self.initial_brightness), earned)
         return TokenBrightness(known.astype(np.float32))
 
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        return TokenBrightness(sight.light.brightness)
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        return TokenBrightness(state.tokens.brightness)
 
-    def of_chunks(self, sight: StrategyInput) -> Floats:
-        return means(sight.light.brightness, sight.offsets)
+    def of_chunks(self, state: StrategyInput) -> Floats:
+        return means(state.tokens.brightness, state.offsets)

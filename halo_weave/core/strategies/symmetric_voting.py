@@ -20,11 +20,11 @@ class SymmetricVoting(Strategy):
 
     ignores: ClassVar[Mapping[str, str]] = {"brightness_cap": "no token becomes brighter than 255."}
 
-    def born(self, surprisal: Floats) -> TokenBrightness:
+    def new_tokens(self, surprisal: Floats) -> TokenBrightness:
         return TokenBrightness(np.full(surprisal.shape, HIGHEST, np.float32))
 
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        after = sight.light.brightness.copy()
-        votes = np.where(row.tokens[: sight.scored] > 1 / row.length, np.float32(1), np.float32(-1))
-        after[: sight.scored] = np.clip(after[: sight.scored] + votes, 0, HIGHEST)
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        after = state.tokens.brightness.copy()
+        votes = np.where(row.tokens[: state.scored] > 1 / row.length, np.float32(1), np.float32(-1))
+        after[: state.scored] = np.clip(after[: state.scored] + votes, 0, HIGHEST)
         return TokenBrightness(after)

@@ -57,87 +57,87 @@ class UseAndSurprise(Strategy):
         heads = self.calibration.pairs
         return Capture(pairs=heads or None, raw=bool(heads), reading=True, reading_surprisal=True)
 
-    def born(self, surprisal: Floats) -> TokenBrightness:
+    def new_tokens(self, surprisal: Floats) -> TokenBrightness:
         traces = np.zeros((3, len(surprisal)), np.float32)
         traces[SURPRISAL] = surprisal
         return TokenBrightness(np.full(surprisal.shape, self.initial_brightness, np.float32), traces)
 
-    def brighten(self, sight: StrategyInput, row: AttentionRow) -> TokenBrightness:
-        return self._add_use(sight, [row])
+    def brighten(self, state: StrategyInput, row: AttentionRow) -> TokenBrightness:
+        return self._add_use(state, [row])
 
-    def after_reading(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness | None:
+    def after_reading(self, state: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness | None:
         if self.calibration.heads:
-            return self._add_use(sight, rows)
+            return self._add_use(state, rows)
         # All heads together give some tokens attention whatever is generated: only attention beyond that is use.
-        traces, before = _copy_traces(sight), int(sight.offsets[_count_earlier_chunks(sight)])
+        traces, before = _copy_traces(state), int(state.offsets[_count_earlier_chunks(state)])
         traces[USUAL, :before] = np.mean([row.tokens[:before] for row in rows], axis=0)
-        return TokenBrightness(sight.light.brightness, traces)
+        return TokenBrightness(state.tokens.brightness, traces)
 
-    def after_reply(self, sight: StrategyInput) -> TokenBrightness | None:
-        return self._compute_brightness(sight, _copy_traces(sight))
+    def after_reply(self, state: StrategyInput) -> TokenBrightness | None:
+        return self._compute_brightness(state, _copy_traces(state))
 
     def parts_of(self, traces: Floats | None) -> dict[str, float]:
         if traces is None or np.isnan(traces[:USUAL]).all(axis=1).any():
             return {}
         return {"surprisal": float(np.nanmean(traces[SURPRISAL])), "use": float(np.nanmax(traces[USE]))}
 
-    def _add_use(self, sight: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness:
+    def _add_use(self, state: StrategyInput, rows: Sequence[AttentionRow]) -> TokenBrightness:
         """Raise the use of the earlier chunks by these rows, and compute brightness."""
-        count = _count_earlier_chunks(sight)
+        count = _count_earlier_chunks(state)
         if count < 2:
-            return self._compute_brightness(sight, _copy_traces(sight))
-        before, figures = int(sight.offsets[count]), self._chunk_figures(sight)
+            return self._compute_brightness(state, _copy_traces(state))
+        before, figures = int(state.offsets[count]), self._chunk_figures(state)
         by_heads = self.calibration.heads and all(row.raw is not None for row in rows)
-        assert sight.light.traces is not None
-        usual = None if by_heads else np.nan_to_num(sight.light.traces[USUAL])
+        assert state.tokens.traces is not None
+        usual = None if by_heads else np.nan_to_num(state.tokens.traces[USUAL])
         most = np.zeros(count, np.float32)
         for row in rows:
             shares, _ = shares_before(row, before, self.calibration, usual)
-            np.maximum(most, np.add.reduceat(shares, sight.offsets[:count]), out=most)
+            np.maximum(most, np.add.reduceat(shares, state.offsets[:count]), out=most)
         # An equal share for each chunk counts as no use: otherwise the first chunks of a conversation would be the most used,
         # since they share the attention with few others.
         used = np.maximum(0, (most * count - 1) / (count - 1))
-        if "brightness" in sight.noted and not (used > figures.use[:count]).any():
-            return sight.light  # no chunk was used more than before
-        traces = _copy_traces(sight)
+        if "brightness" in state.cache and not (used > figures.use[:count]).any():
+            return state.tokens  # no chunk was used more than before
+        traces = _copy_traces(state)
         traces[USE, :before] = np.fmax(traces[USE, :before], np.repeat(used, figures.sizes[:count]))
         np.maximum(figures.use[:count], used, out=figures.use[:count])
-        return self._compute_brightness(sight, traces)
+        return self._compute_brightness(state, traces)
 
-    def _compute_brightness(self, sight: StrategyInput, traces: Floats) -> TokenBrightness:
+    def _compute_brightness(self, state: StrategyInput, traces: Floats) -> TokenBrightness:
         """The brightness that follows from the traces."""
-        brightness = sight.light.brightness.copy()
-        said = int(sight.offsets[-1])
-        if len(sight.chunks) < 2:
+        brightness = state.tokens.brightness.copy()
+        said = int(state.offsets[-1])
+        if len(state.chunks) < 2:
             return TokenBrightness(brightness, traces)
-        figures = self._chunk_figures(sight)
+        figures = self._chunk_figures(state)
         level = _standardized(figures.use) + figures.surprisal
         level -= figures.penalty
         cap = np.float32(self.brightness_cap)
         of_chunks = np.clip((np.float32(MIDDLE) + np.float32(STEP) * level) * cap, 0, cap)
         brightness[:said] = np.repeat(of_chunks, figures.sizes) * figures.token_weights / 2
-        sight.noted["brightness"] = True  # computed at least once for these chunks
+        state.cache["brightness"] = True  # computed at least once for these chunks
         return TokenBrightness(brightness, traces)
 
-    def _chunk_figures(self, sight: StrategyInput) -> _ChunkFigures:
+    def _chunk_figures(self, state: StrategyInput) -> _ChunkFigures:
         """The figures of the chunks, kept from row to row: a row changes only `use`."""
-        if "chunks" not in sight.noted:
-            assert sight.light.traces is not None
-            offsets, said, traces = sight.offsets, int(sight.offsets[-1]), sight.light.traces
+        if "chunks" not in state.cache:
+            assert state.tokens.traces is not None
+            offsets, said, traces = state.offsets, int(state.offsets[-1]), state.tokens.traces
             surprisal = traces[SURPRISAL, :said]
             known = np.nan_to_num(surprisal)
             highest, sizes = np.maximum(peaks(known, offsets), np.float32(1e-6)), np.diff(offsets)
             relative = known / np.repeat(highest, sizes)
             relative[np.repeat(highest <= 1e-6, sizes)] = 1
-            are_questions = [chunk.tokens.raw.rstrip().endswith(QUESTION_MARKS) for chunk in sight.chunks]
-            sight.noted["chunks"] = _ChunkFigures(
+            are_questions = [chunk.tokens.raw.rstrip().endswith(QUESTION_MARKS) for chunk in state.chunks]
+            state.cache["chunks"] = _ChunkFigures(
                 sizes,
                 peaks(np.nan_to_num(traces[USE]), offsets),
                 _standardized(_means(surprisal, offsets)),
                 np.float32(self.question_penalty) * np.array(are_questions, np.float32),
                 1 + relative,
             )
-        figures: _ChunkFigures = sight.noted["chunks"]
+        figures: _ChunkFigures = state.cache["chunks"]
         return figures
 
 
@@ -154,14 +154,14 @@ class _ChunkFigures:
     )
 
 
-def _copy_traces(sight: StrategyInput) -> Floats:
-    assert sight.light.traces is not None
-    return sight.light.traces.copy()
+def _copy_traces(state: StrategyInput) -> Floats:
+    assert state.tokens.traces is not None
+    return state.tokens.traces.copy()
 
 
-def _count_earlier_chunks(sight: StrategyInput) -> int:
+def _count_earlier_chunks(state: StrategyInput) -> int:
     """How many chunks are older than the newest turn."""
-    return int(np.count_nonzero(sight.ages > 0))
+    return int(np.count_nonzero(state.ages > 0))
 
 
 def _means(values: Floats, offsets: Offsets) -> Floats:

@@ -212,7 +212,7 @@ def test_a_long_message_is_cut_into_chunks_that_can_wake_up(store, load):
     load([mapping(words, "ok")])
     chunks = store.turn(1)
     assert "".join(one.chunk.text for one in chunks) == words
-    assert max(len(one.chunk) for one in chunks) <= chunking.LARGEST
+    assert max(len(one.chunk) for one in chunks) <= chunking.MAX_TOKENS
     assert all(one.chunk.text.endswith(".") for one in chunks)
 
 
