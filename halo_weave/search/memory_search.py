@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from halo_weave.core.informativeness import is_first_person, question_share
+from halo_weave.core.informativeness import is_first_person, is_general_request, question_share
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.terms import query_terms, terms
 from halo_weave.core.tokens import ChunkKey, Role
@@ -347,6 +347,7 @@ class MemorySearch(IndexState):
             "uninformative": ~informative,
             "question_share": question_share(text),
             "first_person": is_first_person(text),
+            "general_request": is_general_request(text),
             "term_count": math.log1p(match.term_count),
             "top_coverage": _highest(match.neighbours_coverage[rows], informative),
         }

@@ -235,6 +235,7 @@ PARTS = {
     "message": (
         "question_share",
         "first_person",
+        "general_request",
         "term_count",
         "top_passage",
         "top_coverage",
@@ -265,6 +266,7 @@ class Weights:
     # Features of the query and of the whole result, the same for every chunk
     question_share: float  # the share of the query's words that stand in questions and requests
     first_person: float  # the query is about its author or both parties: "my", "did I"
+    general_request: float  # anybody could ask it: "How do I boil an egg?"
     term_count: float  # log(1 + number of terms)
     top_passage: float  # the highest `best_passage` among the candidates
     top_coverage: float  # the highest `term_coverage` among the candidates, neighbours included
@@ -286,8 +288,8 @@ class Weights:
         }
 
 
-WITH_VECTORS = Weights(0.65, 0.55, 2.9, 2.9, 1.3, 0.65, -5.0, 1.65, 0.8, 0.4, -0.5, -0.9, 0.0, -10.2)
-WITHOUT_VECTORS = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.25, 0.0, -1.0, 0.0, -9.3)
+WITH_VECTORS = Weights(0.65, 0.55, 2.9, 2.9, 1.3, 0.65, -5.0, 1.65, 0.8, 0.0, 0.4, -0.5, -0.9, 0.0, -10.2)
+WITHOUT_VECTORS = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.0, 0.25, 0.0, -1.0, 0.0, -9.3)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
