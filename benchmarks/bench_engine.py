@@ -28,7 +28,7 @@ from benchmarks.engine_talk import (
     pieces,
     prompt,
 )
-from halo_weave.engines.base import UNSENT, Capture, PrefillResult, Prompt, Sampling, Step
+from halo_weave.engines.base import UNSENT_LABELS, Capture, PrefillResult, Prompt, Sampling, Step
 from halo_weave.engines.calibration import load_or_calibrate
 from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
 from halo_weave.models import catalogue
@@ -70,12 +70,12 @@ def turn_speedup(engine: LlamaEngine, repeats: int) -> dict[str, Any]:
                 forget_asleep(engine, "turn")
             question = Piece(next(new) + np.arange(QUESTION), asked.ids)  # nobody has read it before
             if ahead:
-                typed = [Piece(UNSENT - np.arange(QUESTION), asked.ids)] if ahead == "all" else []
+                typed = [Piece(UNSENT_LABELS - np.arange(QUESTION), asked.ids)] if ahead == "all" else []
                 coming = prompt([system, chunk, rest, *typed])
-                seen = Prompt(coming.segments, coming.next_label, UNSENT) if typed else coming
-                engine.scheduler.settle()  # nothing is read ahead in a window that speaks
-                engine.read_ahead("turn", seen, room=64, capture=SEEN if typed else None)
-                engine.scheduler.settle()
+                seen = Prompt(coming.segments, coming.next_label, UNSENT_LABELS) if typed else coming
+                engine.scheduler.wait_until_idle()  # nothing is read ahead in a window that speaks
+                engine.prefetch("turn", seen, room=64, capture=SEEN if typed else None)
+                engine.scheduler.wait_until_idle()
             after = (
                 prompt([system, chunk, rest], read=question)
                 if ahead == "all"

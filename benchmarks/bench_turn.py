@@ -278,7 +278,7 @@ def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: boo
         weave.memory.preview(window, text, ahead=True)
     weave._prefetcher.settle()
     if isinstance(weave.engine, LlamaEngine):
-        weave.engine.scheduler.settle()
+        weave.engine.scheduler.wait_until_idle()
     return turn(weave, window, text)
 
 

@@ -192,7 +192,10 @@ def _compare(
     last = len(turns)
     home.begin_reply(last, position, last - 1)
     first_token(
-        engine, HOME, builder.prompt(home, system, {}, own=frozenset(range(last)), owner=OWNER), "splice"
+        engine,
+        HOME,
+        builder.prompt(home, system, {}, own_turns=frozenset(range(last)), owner=OWNER),
+        "splice",
     )
     heard: dict[str, list[Heard]] = {way: [] for way in WAYS}
     computed = list[int]()
@@ -213,7 +216,7 @@ def _compare(
             origins = {
                 id: TurnAnnotation.quotation(SAID, turns[id][0].key.role, chat="Yesterday") for id in ids
             }
-            coming = builder.prompt(window, system, origins, said=dict.fromkeys(ids, SAID))
+            coming = builder.prompt(window, system, origins, said_at=dict.fromkeys(ids, SAID))
             coming = replace(coming, owner=OWNER if way == "lent" else None)
             heard[way].append(
                 _heard(engine, here, calibration, coming, window, question, computed if way == "lent" else [])

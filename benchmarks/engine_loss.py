@@ -28,7 +28,7 @@ from benchmarks.engine_talk import (
     prompt,
 )
 from halo_weave.core.tokens import Ids
-from halo_weave.engines.base import NAMELESS, UNSENT, Capture, Prompt
+from halo_weave.engines.base import ANONYMOUS_LABELS, UNSENT_LABELS, Capture, Prompt
 from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
 from halo_weave.engines.templates.messages import ChatMessage
 from halo_weave.models.gguf_header import read_header
@@ -145,14 +145,14 @@ def _foresee(
 ) -> None:
     """What is read before the message is sent: after the last reply its frame, and then what the preview shows."""
     opening, closing = (
-        Piece(NAMELESS - 1000 * number - np.arange(len(ids)), ids, "frame")
+        Piece(ANONYMOUS_LABELS - 1000 * number - np.arange(len(ids)), ids, "frame")
         for number, ids in enumerate(frames)
     )
     if way != "sent":
         _read_ahead(engine, prompt([*before, opening]))
     if way == "words":
-        typed = prompt([*live, opening, Piece(UNSENT - np.arange(WORDS), rest.ids[:WORDS]), closing])
-        _read_ahead(engine, Prompt(typed.segments, typed.next_label, UNSENT))
+        typed = prompt([*live, opening, Piece(UNSENT_LABELS - np.arange(WORDS), rest.ids[:WORDS]), closing])
+        _read_ahead(engine, Prompt(typed.segments, typed.next_label, UNSENT_LABELS))
 
 
 SEEN = Capture(reading=True, reading_surprisal=True)
@@ -168,9 +168,9 @@ def _worst(values: list[float]) -> float:
 
 
 def _read_ahead(engine: LlamaEngine, ask: Prompt) -> None:
-    engine.scheduler.settle()  # nothing is read ahead in a window that speaks
-    engine.read_ahead("ahead", ask, room=96, capture=SEEN if ask.read_from is not None else None)
-    engine.scheduler.settle()
+    engine.scheduler.wait_until_idle()  # nothing is read ahead in a window that speaks
+    engine.prefetch("ahead", ask, room=96, capture=SEEN if ask.read_from is not None else None)
+    engine.scheduler.wait_until_idle()
 
 
 def _frames(engine: LlamaEngine) -> tuple[Ids, Ids]:
@@ -201,7 +201,7 @@ def kv_types(path: Path, folder: Path, data: Path, count: int) -> dict[str, Any]
     for kind in ("f16", "q8_0"):
         with LlamaEngine(path, limits=EngineLimits(cells=folder / "cells", kv_type=kind)) as engine:
             losses[kind] = read_losses(engine, data, count)
-            size = engine.shape.cell_bytes
+            size = engine.config.cell_bytes
             surgery = nll(engine, data, max(1, count // 4), ("resident",)) if kind == "q8_0" else {}
     more = [small - plain for small, plain in zip(losses["q8_0"], losses["f16"], strict=True)]
     note(f"  {count} dialogues, difference of each: {', '.join(f'{one:+.4f}' for one in more)}")

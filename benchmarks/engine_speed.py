@@ -51,7 +51,7 @@ def _watched_ratio(engine: LlamaEngine, ask: Prompt, capture: Capture, rounds: i
         turns = zip(WINDOWS, roles if number % 2 else roles[::-1], strict=True)
         writing = [(_writing(engine, window, ask, seen), times) for window, (seen, times) in turns]
         engine.scheduler.post(_in_turn(writing), "in turn")
-        engine.scheduler.settle()
+        engine.scheduler.wait_until_idle()
     assert len(taken[0]) == len(taken[1]) == rounds * (BURST - 1)
     ratio = statistics.median(plain / watched for plain, watched in zip(*taken, strict=True))
     plain, watched = (statistics.median(times) * 1e3 for times in taken)
@@ -68,8 +68,10 @@ def _writing(
     """What `generate` hands to the engine's thread."""
     flat = FlatPrompt.of(ask, vocabulary=engine.model.size, context=engine.info.context)
     sampling = Sampling(temperature=0.0, max_new_tokens=BURST)
-    watch = Observation.of(flat, None, capture)
-    return engine._generate(window, flat, ask.next_label, sampling, capture, watch, "splice", lambda: False)
+    observation = Observation.of(flat, None, capture)
+    return engine._generate(
+        window, flat, ask.next_label, sampling, capture, observation, "splice", lambda: False
+    )
 
 
 def _in_turn(
@@ -104,7 +106,7 @@ def plain_ratio(engine: LlamaEngine, rounds: int) -> float | None:
         params = xllamacpp.CommonParams()
         params.model.path = str(engine.model.path)
         params.n_ctx, params.n_parallel, params.warmup, params.verbosity = 2048, 1, False, -1
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = engine.shape.threads
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = engine.config.threads
         params.flash_attn_type = flash
         return xllamacpp.Server(params)
 

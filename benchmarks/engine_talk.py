@@ -125,6 +125,6 @@ def give_way(engine: LlamaEngine, window: str) -> None:
         yield
 
     engine.scheduler.post(put_aside(), f"put {window} aside")
-    engine.scheduler.settle()
+    engine.scheduler.wait_until_idle()
     assert engine.disk is not None
     engine.disk.settle()

@@ -23,47 +23,49 @@ class AttentionTracker:
 
     def observe_prefill(self, read: PrefillResult) -> None:
         """Use the rows and the surprisal of the user turn, which the engine captured during prefill."""
-        window = self.open_window.window
+        working_set = self.open_window.working_set
         surprisal = None if read.surprisal is None else self.prompt.whole_surprisal(read.surprisal)
-        if surprisal is not None and window.reply is not None and window.reply.answers is not None:
-            window.observe_surprisal(window.reply.answers, surprisal)
+        if surprisal is not None and working_set.reply is not None and working_set.reply.answers is not None:
+            working_set.observe_surprisal(working_set.reply.answers, surprisal)
         rows = [row for row in map(self.prompt.whole, read.rows) if row]
         before = (
-            sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id != window.reply.answers)
-            if window.reply
+            sum(len(chunk) for chunk in working_set.chunks if chunk.key.turn_id != working_set.reply.answers)
+            if working_set.reply
             else 0
         )
         self.use.observe_prefill(rows, before)
-        self.recording.rows(rows, window.reply.answers if window.reply else None, surprisal)
-        if window.strategy.capture.reading:
-            window.observe_rows(rows)
+        self.recording.rows(rows, working_set.reply.answers if working_set.reply else None, surprisal)
+        if working_set.strategy.capture.reading:
+            working_set.observe_rows(rows)
 
     def observe_late_row(self, seen: LateAttention) -> None:
         """Use rows of earlier tokens of the reply, which a shadow model has captured meanwhile."""
-        window = self.open_window.window
-        assert window.reply is not None
-        assert window.reply.answers is not None
-        with self.open_window.guard:
-            if seen.read is not None:
-                self.observe_prefill(seen.read)
-            for word in seen.words:
-                place = word.label - window.reply.start
-                row = self.prompt.later(word.row, len(window))
-                fault = window.update(row) if window.strategy.capture.reply else None
-                chunks, offsets = window.chunks, window.offsets
-                self.use.add_late_row(place, None if fault else row, chunks, offsets, window.reply.answers)
-                window.observe_reply_surprisal(place, word.surprisal)
+        working_set = self.open_window.working_set
+        assert working_set.reply is not None
+        assert working_set.reply.answers is not None
+        with self.open_window.lock:
+            if seen.prefill is not None:
+                self.observe_prefill(seen.prefill)
+            for token in seen.tokens:
+                place = token.label - working_set.reply.start
+                row = self.prompt.later(token.row, len(working_set))
+                fault = working_set.update(row) if working_set.strategy.capture.reply else None
+                chunks, offsets = working_set.chunks, working_set.offsets
+                self.use.add_late_row(
+                    place, None if fault else row, chunks, offsets, working_set.reply.answers
+                )
+                working_set.observe_reply_surprisal(place, token.surprisal)
 
     def end_reply(self, row: AttentionRow | None) -> None:
         """Use the row of the reply's last token, which is known when generation ends."""
         row = None if row is None else self.prompt.whole(row)
-        if row is not None and row.fault(len(self.open_window.window)) is None:
+        if row is not None and row.fault(len(self.open_window.working_set)) is None:
             self.recording.last_row(row)
             self.use.end_reply(row)
 
     def attribute_token(self, row: AttentionRow | None) -> None:
         """Add the sources of the reply's next token; None: the program inserted the token, or there is no row."""
-        window = self.open_window.window
-        assert window.reply is not None
-        assert window.reply.answers is not None
-        self.use.add_token(row, window.chunks, window.offsets, window.reply.answers)
+        working_set = self.open_window.working_set
+        assert working_set.reply is not None
+        assert working_set.reply.answers is not None
+        self.use.add_token(row, working_set.chunks, working_set.offsets, working_set.reply.answers)

@@ -203,12 +203,12 @@ class Branches:
             runtime.store.switch(record.id, turn_id, now=runtime.now())
             keys = [
                 chunk.key
-                for chunk in runtime.open_window(window_id).window.chunks
+                for chunk in runtime.open_window(window_id).working_set.chunks
                 if chunk.key.turn_id <= turn_id
             ]
         with runtime.exclusive(record.id):
             open_window = runtime.open_window_to_change(record.id)
-            plan = open_window.plan_snapshot(keys, open_window.engine.info.context)
+            plan = open_window.plan_resurrection_of(keys, open_window.engine.info.context)
             if plan.chunks:
                 open_window.resurrect(plan, {}, now=runtime.now())
         return runtime.window(record.id)
@@ -227,7 +227,7 @@ class Branches:
         open_window = runtime.open_window_to_change(window_id)
         size = open_window.settings.min_chunk_tokens
         chunks = chunk_turn(tokens, turn, role, ids.start, answers, min_chunk_tokens=size)
-        live = [open_window.window.new_chunk(chunk) for chunk in chunks]
+        live = [open_window.working_set.new_chunk(chunk) for chunk in chunks]
         kind = engine.info.tokenizer
         runtime.store.append(window_id, live, tokenizer=kind, now=runtime.now(), after=after)
         return runtime.store.turn_record(turn)

@@ -184,7 +184,7 @@ class CaptureWriter:
                     "settings": settings.as_mapping(),
                     "system_tokens": window.system_tokens,
                     "frame_tokens": {str(role): count for role, count in window.frame_tokens.items()},
-                    "stamps": {str(turn): count for turn, count in window.stamps.items() if count},
+                    "stamps": {str(turn): count for turn, count in window.annotation_tokens.items() if count},
                 }
             case "add":
                 step |= {

@@ -64,19 +64,19 @@ class Chunks:
     def why(self, window_id: str, key: ChunkKey) -> Explanation:
         store = self._runtime.store
         open_window, record = self._runtime.open_window(window_id), store.chunk(key)
-        live = key in open_window.window
+        live = key in open_window.working_set
         pruned = {} if live else store.resurrectable_chunks(window_id, [key])
-        brightness = open_window.window.at(key).brightness if live else pruned[key].brightness
+        brightness = open_window.working_set.at(key).brightness if live else pruned[key].brightness
         return Explanation(
             key,
             record.chunk.text,
             len(record.chunk),
             live,
-            key in open_window.window.pinned,
-            open_window.window.ranks()[key] if live else None,
+            key in open_window.working_set.pinned,
+            open_window.working_set.ranks()[key] if live else None,
             None if brightness is None else float(brightness.max()),
             None if brightness is None else float(brightness.mean()),
-            open_window.window.strategy.parts_of(open_window.window.at(key).traces) if live else {},
+            open_window.working_set.strategy.parts_of(open_window.working_set.at(key).traces) if live else {},
             record.said,
             record.window,
             record.speaker,
@@ -131,13 +131,13 @@ class Chunks:
         with self._runtime.exclusive_change(window_id):
             open_window = self._open_with_pruned(window_id, key)
             open_window.resurrectable([key])  # raises an error if the chunk cannot be resurrected here
-            return open_window.resurrect_for_user(
+            return open_window.resurrect_by_user(
                 key, now=self._runtime.now(), pinned=open_window.was_pinned(key)
             )
 
     def _open_with_pruned(self, window_id: str, key: ChunkKey) -> OpenWindow:
         open_window = self._runtime.open_window_to_change(window_id)
-        if key in open_window.window:
+        if key in open_window.working_set:
             raise BadInput(f"Chunk {key} is awake already.")
         return open_window
 

@@ -208,7 +208,7 @@ def attach(
             min_chunk_tokens=open_window.settings.min_chunk_tokens,
             max_chunk_tokens=open_window.settings.max_chunk_tokens,
         )
-        live = [open_window.window.new_chunk(chunk) for chunk in chunks]
+        live = [open_window.working_set.new_chunk(chunk) for chunk in chunks]
         runtime.store.append(
             open_window.record.id,
             live,
@@ -218,28 +218,30 @@ def attach(
             tags={chunk.key: (DOCUMENT,) for chunk in chunks},
             after=asked.after if not place else None,
         )
-        with open_window.guard:
+        with open_window.lock:
             for chunk in chunks:
-                open_window.note_origin(
+                open_window.record_origin(
                     chunk, ChunkOrigin(open_window.record.id, document.name, now, tags=(DOCUMENT,))
                 )
-            open_window.window.add(live)
+            open_window.working_set.add(live)
         goes = () if whole else _beyond(chunks, room // len(documents))
         if goes:
             prunes = (
-                Prune(chunk.key, len(chunk), open_window.window.at(chunk.key).peak, PruneReason.NO_ROOM, 0)
+                Prune(
+                    chunk.key, len(chunk), open_window.working_set.at(chunk.key).peak, PruneReason.NO_ROOM, 0
+                )
                 for chunk in goes
             )
-            yield PrunePlan(open_window.live_limit, 0, tuple(prunes))
+            yield PrunePlan(open_window.context_budget, 0, tuple(prunes))
 
 
 def document_cost(open_window: OpenWindow, documents: Sequence[Document]) -> int:
     """Tokens of the documents with their frames."""
-    frame = open_window.window.frame_tokens.get(Role.USER, 0)
+    frame = open_window.working_set.frame_tokens.get(Role.USER, 0)
     said = open_window.record.created if open_window.settings.timestamps else None
     names = (TurnAnnotation.quotation(said, Role.USER, document=one.name) for one in documents)
     return sum(
-        one.tokens + frame + open_window.prompt_builder.origin_tokens(name)
+        one.tokens + frame + open_window.prompt_builder.annotation_tokens(name)
         for one, name in zip(documents, names, strict=True)
     )
 

@@ -78,7 +78,7 @@ class OpenDraft:
 
         It does not take the open window's lock, so that generation never waits for this thread: a reply only grows.
         """
-        reply = self.open_window.window.reply
+        reply = self.open_window.working_set.reply
         count = 0 if reply is None else len(reply.pieces)
         if reply is None or count <= self._saved:
             return None
@@ -95,7 +95,7 @@ class OpenDraft:
 
     def saved(self, draft: Draft, taken: float) -> float:
         """The reply was saved as of this moment. Returns for how many seconds part of it was unsaved."""
-        reply = self.open_window.window.reply
+        reply = self.open_window.working_set.reply
         more = reply is not None and len(reply.pieces) > len(draft.tokens)
         with self._changed:
             took = self._lag()

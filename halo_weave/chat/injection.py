@@ -54,12 +54,12 @@ def plan_injection(
     The newest exchanges, the `current` turns and the `kept` chunks are not pruned. If nothing fits, nothing is pruned.
     """
     whole = context_room(open_window, 0)
-    budget = max(1, min(open_window.live_limit or whole, whole))
+    budget = max(1, min(open_window.context_budget or whole, whole))
     spared, room = open_window.recent_turns().union(current), int(budget * share)
     while True:
         plan = wanted(max(0, room))
         prunes = plan_prune(
-            open_window.window,
+            open_window.working_set,
             max(1, budget - plan.cost),
             current=spared,
             kept=kept,
@@ -76,7 +76,7 @@ def plan_injection(
 
 def inject_snapshot(open_window: OpenWindow, keys: Collection[ChunkKey], *, now: datetime) -> Injection:
     """Resurrect the chunks in the snapshot of an entry, most relevant first, within half of the budget."""
-    plan = plan_injection(open_window, lambda room: open_window.plan_snapshot(keys, room), kept=keys)
+    plan = plan_injection(open_window, lambda room: open_window.plan_resurrection_of(keys, room), kept=keys)
     pruned = _make_room(open_window, plan, now)
     return Injection(
         open_window.resurrect(plan.recall, {}, now=now, by="memory") if plan.recall.chunks else (), pruned
@@ -88,7 +88,7 @@ def resurrect_for_user(open_window: OpenWindow, key: ChunkKey, *, now: datetime)
     resurrected, too."""
     plan = plan_injection(open_window, lambda room: _with_pairs(open_window, key, room), share=1.0)
     pruned = _make_room(open_window, plan, now)
-    resurrected = open_window.resurrect_for_user(key, now=now)
+    resurrected = open_window.resurrect_by_user(key, now=now)
     pairs = tuple(one for one in plan.recall.chunks if one.key != key)
     also = open_window.resurrect(replace(plan.recall, chunks=pairs), {}, now=now) if pairs else ()
     return Injection((resurrected, *also), pruned)
@@ -116,7 +116,7 @@ def _with_pairs(open_window: OpenWindow, key: ChunkKey, room: int) -> RecallPlan
             candidates,
             room,
             live=open_window.live_keys,
-            frame_tokens=open_window.window.frame_tokens,
+            frame_tokens=open_window.working_set.frame_tokens,
             pairs=pairs,
         )
         if plan.chunks:

@@ -92,7 +92,7 @@ class Preview:
     texts: Mapping[ChunkKey, str]
     tokens: int  # of the text itself
     near: tuple[PlannedResurrection, ...] = ()  # not similar enough to be resurrected automatically
-    sleeps: int = 0  # tokens that would be pruned first, if room is made
+    tokens_to_prune: int = 0  # tokens that would be pruned first, if room is made
 
 
 class _Closing(Exception):
@@ -197,7 +197,7 @@ class Memory:
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
             open_window = runtime.open_window(window_id)
-            hits, plan, _ = open_window.plan_recall(
+            hits, plan, _ = open_window.search_and_plan(
                 text, budget, search=runtime.search, now=runtime.now(), only=only
             )
         else:
@@ -251,14 +251,14 @@ class Memory:
         if room <= 0 or not text.strip():
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
         runtime = self._runtime
-        hits, plan, near = open_window.plan_recall(
+        hits, plan, near = open_window.search_and_plan(
             text, room, search=runtime.search, now=runtime.now(), overrides=overrides
         )
         if ahead:
             self._prefetcher.request(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
         texts = {one.key: one.chunk.text for one in runtime.store.chunks_by_key(told)}
-        over = max(0, tokens + plan.cost - context_room(open_window, open_window.window.size))
+        over = max(0, tokens + plan.cost - context_room(open_window, open_window.working_set.size))
         return Preview(plan, hits, texts, tokens, near, over if overrides.room else 0)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:

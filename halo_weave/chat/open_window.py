@@ -19,7 +19,7 @@ from halo_weave.chat.recall_plan import (
     RecallOverrides,
     RecallResult,
     Search,
-    quotation_costs,
+    annotation_costs,
     recall_scope,
     search_and_plan_recall,
 )
@@ -75,12 +75,12 @@ INTERRUPTED = "cut"  # tag of a reply whose process ended before it did
 class OpenWindow:
     record: WindowRecord
     settings: Settings
-    window: WorkingSet
-    system: SystemPrompt
+    working_set: WorkingSet
+    system_prompt: SystemPrompt
     store: SqlStore
     engine: Engine
     prompt_builder: PromptBuilder
-    names: Mapping[str, str]  # of the windows, by id
+    window_names: Mapping[str, str]  # of the windows, by id
     calibration: Calibration
     is_private: Callable[[str], bool]
     readable_windows: frozenset[str] | None = (
@@ -91,25 +91,25 @@ class OpenWindow:
     annotations: dict[int, TurnAnnotation] = field(
         default_factory=dict
     )  # annotations of turns in the prompt, by turn id
-    said: dict[int, datetime] = field(default_factory=dict)  # when turns were said, by their ids
-    days: set[date] = field(default_factory=set)  # days of the user's live turns of this chat
+    said_at: dict[int, datetime] = field(default_factory=dict)  # when turns were said, by their ids
+    days_with_user_turns: set[date] = field(default_factory=set)  # days of the user's live turns of this chat
     retokenized: set[int] = field(
         default_factory=set
     )  # starts of chunks that were stored with another tokenizer
-    unstored_tokens: list[LiveChunk] = field(
+    unstored_retokenized: list[LiveChunk] = field(
         default_factory=list
     )  # retokenized chunks that are not stored yet
     recently_resurrected: set[ChunkKey] = field(
         default_factory=set
     )  # chunks resurrected since the last ordinary prune
-    reply: ReplyParser | None = None  # parser of the reply in progress; None: there is none
+    reply_parser: ReplyParser | None = None  # parser of the reply in progress; None: there is none
     ancestors: Mapping[int, str] | None = (
         None  # turns of other windows that this one branched off after; cached
     )
     replaced_turns: frozenset[int] = frozenset()  # turns that are set aside when the coming turn is stored
     replaced_chunks: tuple[LiveChunk, ...] = ()  # their live chunks
-    unstored: str = ""  # why the reply is not stored yet; empty: it is
-    guard: RLock = field(
+    storage_error: str = ""  # why the reply is not stored yet; empty: it is
+    lock: RLock = field(
         default_factory=RLock
     )  # held during each change, so that other threads see consistent states
 
@@ -130,37 +130,37 @@ class OpenWindow:
         people: frozenset[str] = frozenset(),
     ) -> OpenWindow:
         """Load the working set. Chunks that another model's tokenizer cut are tokenized again."""
-        window = WorkingSet(
+        working_set = WorkingSet(
             strategy=settings.brightness_strategy(calibration),
             system_tokens=len(system),
             frame_tokens=prompt_builder.frame_tokens(),
         )
         shared = (store, engine, prompt_builder, names, calibration, is_private, readable_windows, people)
-        open_window = cls(record, settings, window, system, *shared)
+        open_window = cls(record, settings, working_set, system, *shared)
         live: list[LiveChunk] = []
         for one in store.live(record.id):
             item: LiveChunk = one
             if not open_window._readable(one):
                 chunk = retokenize(one.chunk, engine)
                 item = LiveChunk(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
-                open_window.unstored_tokens.append(item)
+                open_window.unstored_retokenized.append(item)
             elif open_window._own_traces(one.traces) is not one.traces:
                 item = replace(one, traces=None)
             live.append(item)
-            open_window.note_origin(
+            open_window.record_origin(
                 item.chunk, ChunkOrigin(one.window, one.speaker, one.said, one.resurrect_reason, one.tags)
             )
-        window.add(live)
+        working_set.add(live)
         return open_window
 
-    def store_new_tokens(self, *, now: datetime) -> None:
+    def store_retokenized_chunks(self, *, now: datetime) -> None:
         """Before the first change: store retokenized chunks, so that the open window and the store have the same
         tokens."""
-        if self.unstored_tokens:
+        if self.unstored_retokenized:
             self.store.store_retokenized(
-                self.record.id, self.unstored_tokens, tokenizer=self.engine.info.tokenizer, now=now
+                self.record.id, self.unstored_retokenized, tokenizer=self.engine.info.tokenizer, now=now
             )
-            self.unstored_tokens.clear()
+            self.unstored_retokenized.clear()
 
     def _readable(self, one: StoredLiveChunk | StoredChunk) -> bool:
         """Whether the chunk's tokens are valid for this model. The tokenizer's fingerprint is not enough: an imported
@@ -173,7 +173,7 @@ class OpenWindow:
 
     @property
     def live_keys(self) -> frozenset[ChunkKey]:
-        return frozenset(chunk.key for chunk in self.window.chunks)
+        return frozenset(chunk.key for chunk in self.working_set.chunks)
 
     @property
     def own_turns(self) -> frozenset[int]:
@@ -181,7 +181,7 @@ class OpenWindow:
         here = self.record.id
         return frozenset(key.turn_id for key, origin in self.chunk_origins.items() if origin.window == here)
 
-    def note_origin(self, chunk: Chunk, origin: ChunkOrigin) -> None:
+    def record_origin(self, chunk: Chunk, origin: ChunkOrigin) -> None:
         """Note where a chunk comes from, and the annotation of its turn."""
         if len(chunk) != chunk.span:
             self.retokenized.add(chunk.start)
@@ -189,10 +189,10 @@ class OpenWindow:
         known = turn in self.annotations or self.must_not_send(origin.window, turn)
         if not known and (annotation := self.annotation(chunk, origin)):
             self.annotations[turn] = annotation
-            self.window.stamps[turn] = self.prompt_builder.origin_tokens(annotation)
+            self.working_set.annotation_tokens[turn] = self.prompt_builder.annotation_tokens(annotation)
         if origin.window == self.record.id and chunk.key.role is Role.USER and DOCUMENT not in origin.tags:
-            self.days.add(origin.said.astimezone().date())
-        self.chunk_origins[chunk.key], self.said[turn] = origin, origin.said
+            self.days_with_user_turns.add(origin.said.astimezone().date())
+        self.chunk_origins[chunk.key], self.said_at[turn] = origin, origin.said
 
     def annotation(self, chunk: Chunk, origin: ChunkOrigin | StoredChunk) -> TurnAnnotation | None:
         """The text around a chunk's turn in the prompt; None for an ordinary turn of this chat.
@@ -217,13 +217,13 @@ class OpenWindow:
             return None
         return TurnAnnotation.said(named, origin.said if self._starts_new_day(origin.said) else None)
 
-    def annotate_turn(self, turn_id: int, before: str, after: str) -> None:
+    def extend_annotation(self, turn_id: int, before: str, after: str) -> None:
         """Set the text that the model reads around a message of this chat."""
         known = self.annotations.get(turn_id) or TurnAnnotation("")
         annotation = TurnAnnotation(known.before + before, known.after + after, known.quoted)
-        with self.guard:
+        with self.lock:
             self.annotations[turn_id] = annotation
-            self.window.stamps[turn_id] = self.prompt_builder.origin_tokens(annotation)
+            self.working_set.annotation_tokens[turn_id] = self.prompt_builder.annotation_tokens(annotation)
 
     def next_message_annotation(self, speaker: str, now: datetime) -> TurnAnnotation | None:
         """The annotation of the user's next message, if it is sent now."""
@@ -242,41 +242,43 @@ class OpenWindow:
 
     def _starts_new_day(self, said: datetime) -> bool:
         """Whether a message is the first of its day among the live turns of this chat."""
-        return self.settings.timestamps and said.astimezone().date() not in self.days
+        return self.settings.timestamps and said.astimezone().date() not in self.days_with_user_turns
 
     def _own_traces(self, traces: Floats | None) -> Floats | None:
         """The stored traces of a chunk, if they are those of this window's strategy."""
-        return traces if traces is not None and len(traces) == len(self.window.strategy.traces) else None
+        return traces if traces is not None and len(traces) == len(self.working_set.strategy.traces) else None
 
     def _other_chat(self, window: str) -> str:
-        return "" if window == self.record.id else self.names.get(window, "")
+        return "" if window == self.record.id else self.window_names.get(window, "")
 
-    def quotation_tokens(self, window: str, role: Role) -> int:
+    def annotation_tokens(self, window: str, role: Role) -> int:
         """Tokens of the text that marks a chunk as a quotation from another chat."""
         if window == self.record.id:
             return 0
         said = datetime(2026, 12, 30) if self.settings.timestamps else None
-        return self.prompt_builder.origin_tokens(
+        return self.prompt_builder.annotation_tokens(
             TurnAnnotation.quotation(said, role, chat=self._other_chat(window))
         )
 
     def drop_missing_chunks(self) -> None:
         """Remove chunks that another window or process has deleted or pruned meanwhile."""
         there = {one.key for one in self.store.live(self.record.id)}
-        with self.guard:
-            self.window.remove([key for key in self.live_keys if key not in there])
+        with self.lock:
+            self.working_set.remove([key for key in self.live_keys if key not in there])
 
-    def set_replaced_aside(self, turns: frozenset[int]) -> None:
+    def hide_replaced_turns(self, turns: frozenset[int]) -> None:
         """Remove turns that the coming turn replaces; they are not resurrected either."""
-        with self.guard:
+        with self.lock:
             self.replaced_turns = turns
-            self.replaced_chunks = self.window.remove([key for key in self.live_keys if key.turn_id in turns])
+            self.replaced_chunks = self.working_set.remove(
+                [key for key in self.live_keys if key.turn_id in turns]
+            )
 
     def restore_replaced(self) -> None:
         """No turn has replaced these turns: put them back, as far as the store still has them live."""
         there = {one.key for one in self.store.live(self.record.id)} if self.replaced_chunks else set()
-        with self.guard:
-            self.window.add(live for live in self.replaced_chunks if live.chunk.key in there)
+        with self.lock:
+            self.working_set.add(live for live in self.replaced_chunks if live.chunk.key in there)
             self.replaced_turns, self.replaced_chunks = frozenset(), ()
 
     # Prune
@@ -286,7 +288,7 @@ class OpenWindow:
         moves = [
             ChunkMove(
                 one.key,
-                (live := self.window.at(one.key)).brightness,
+                (live := self.working_set.at(one.key)).brightness,
                 {
                     "why": str(one.why),
                     "brightness": one.brightness,
@@ -298,21 +300,21 @@ class OpenWindow:
             for one in plan.chunks
         ]
         self.store.prune(self.record.id, moves, now=now)
-        with self.guard:
-            self.window.remove(plan.keys)
+        with self.lock:
+            self.working_set.remove(plan.keys)
         return tuple(PrunedChunk(one.key, one.tokens, one.brightness, one.why) for one in plan.chunks)
 
     def prune_by_user(self, key: ChunkKey, *, now: datetime) -> None:
         """Prune a chunk because the user asked for it, without its pair."""
-        live = self.window.at(key)
+        live = self.working_set.at(key)
         reason = {"why": str(PruneReason.USER), "pinned": live.pinned}
         self.store.prune(self.record.id, [ChunkMove(key, live.brightness, reason, live.traces)], now=now)
-        self.window.remove([key])
+        self.working_set.remove([key])
 
     # Resurrect
 
     @property
-    def scope(self) -> frozenset[str] | None:
+    def recallable_windows(self) -> frozenset[str] | None:
         """The windows whose chunks may be resurrected here; None: all."""
         return self._scope()[0]
 
@@ -331,7 +333,7 @@ class OpenWindow:
         """Whether the model may not read a turn. Turns that this window branched off after belong to it."""
         return not self.may_read(window_id) and turn_id not in self._ancestor_turns
 
-    def plan_recall(
+    def search_and_plan(
         self,
         text: str,
         room: int,
@@ -358,8 +360,8 @@ class OpenWindow:
             window_id=self.record.id,
             live=self.live_keys,
             before=before,
-            frame_tokens=self.window.frame_tokens,
-            stamp=self.quotation_tokens,
+            frame_tokens=self.working_set.frame_tokens,
+            annotation_tokens=self.annotation_tokens,
             replaced_turns=self.replaced_turns,
             ancestor_turns=ancestors,
             only=only,
@@ -368,11 +370,13 @@ class OpenWindow:
             owner=self.record.owner,
         )
 
-    def plan_snapshot(self, keys: Iterable[ChunkKey], room: int, *, before: int | None = None) -> RecallPlan:
+    def plan_resurrection_of(
+        self, keys: Iterable[ChunkKey], room: int, *, before: int | None = None
+    ) -> RecallPlan:
         """Plan to resurrect chunks by key, in the order given, as far as the room goes. A window with a limited scope
         gets only its own."""
         wanted = list(keys)
-        if (scope := self.scope) is not None:
+        if (scope := self.recallable_windows) is not None:
             own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
             ancestors = ancestor_turns(self.store, self.record.id, scope)
             wanted = [key for key in wanted if key in own or key.turn_id in ancestors]
@@ -392,8 +396,8 @@ class OpenWindow:
             candidates,
             room,
             live=self.live_keys,
-            frame_tokens=self.window.frame_tokens,
-            stamps=quotation_costs(candidates.values(), self.quotation_tokens),
+            frame_tokens=self.working_set.frame_tokens,
+            annotation_tokens=annotation_costs(candidates.values(), self.annotation_tokens),
             pairs="off",
         )
 
@@ -406,21 +410,21 @@ class OpenWindow:
         by: Literal["recall", "memory"] = "recall",
     ) -> tuple[ResurrectedChunk, ...]:
         """Resurrect the plan's chunks at their original positions: in the store first, then here."""
-        mean = float(self.window.brightness.mean()) if len(self.window) else 0.0
+        mean = float(self.working_set.brightness.mean()) if len(self.working_set) else 0.0
         chunks = self.resurrectable(plan.keys)
         brightness = {}
         for key, one in chunks.items():
             mode = self.settings.resurrection_brightness
             if one.brightness is None and mode != "fresh":
                 # A chunk from another window has no brightness here: it begins with the mean of the others.
-                mode = "hybrid" if len(self.window) else "fresh"
+                mode = "hybrid" if len(self.working_set) else "fresh"
             earned = np.zeros(len(one.chunk), np.float32) if one.brightness is None else one.brightness
             brightness[key] = resurrected_brightness(
                 mode, earned, mean=mean, initial=self.settings.initial_brightness
             )
         return self._resurrect(plan.chunks, chunks, brightness, hits, by=by, now=now)
 
-    def resurrect_for_user(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> ResurrectedChunk:
+    def resurrect_by_user(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> ResurrectedChunk:
         """Resurrect a chunk that the user asked for, with the brightness it had, and by default pin it."""
         chunks = self.resurrectable([key])
         size, brightness = len(chunks[key].chunk), chunks[key].brightness
@@ -431,12 +435,15 @@ class OpenWindow:
 
     def was_pinned(self, key: ChunkKey) -> bool:
         """Whether a pruned chunk was pinned when the user pruned it."""
-        slept = (one for one in self.store.history(window=self.record.id, key=key) if one.event == "slept")
-        return bool(next((one.detail.get("pinned") for one in slept), False))
+        # The stored name of the event is "slept".
+        prunes = (
+            event for event in self.store.history(window=self.record.id, key=key) if event.event == "slept"
+        )
+        return bool(next((event.detail.get("pinned") for event in prunes), False))
 
     def recent_turns(self) -> set[int]:
         """The turns of the last exchanges, which are never pruned."""
-        turns = self.window.turns
+        turns = self.working_set.turns
         asked = [turn_id for turn_id, role in turns if role is Role.USER][
             -self.settings.protect_recent_exchanges :
         ]
@@ -450,7 +457,7 @@ class OpenWindow:
         for key in wanted:
             if key not in found or found[key].record.gone or not self._may_resurrect_here(found[key]):
                 raise UnknownChunk(
-                    f"There is no chunk {key} to wake up. If it was deleted, undelete it first."
+                    f"Chunk {key} cannot be resurrected: it does not exist, or it was deleted. Restore it first."
                 )
             chunks[key] = self._in_own_tokens(found[key])
         return chunks
@@ -503,14 +510,14 @@ class OpenWindow:
                 ChunkMove(one.key, brightness[one.key], reason, chunk.traces, pinned, tokens, tokenizer)
             )
         self.store.resurrect(self.record.id, moves, now=now)
-        with self.guard:
+        with self.lock:
             live = []
             for one, reason in reasons.items():
                 chunk, record = chunks[one.key], chunks[one.key].record
                 origin = ChunkOrigin(record.window, record.speaker, record.said, reason, record.tags)
-                self.note_origin(chunk.chunk, origin)
+                self.record_origin(chunk.chunk, origin)
                 live.append(LiveChunk(chunk.chunk, brightness[one.key], pinned, traces=chunk.traces))
-            self.window.add(live)
+            self.working_set.add(live)
         return tuple(self._resurrected_chunk(one, chunks[one.key], reason) for one, reason in reasons.items())
 
     def _resurrected_chunk(
@@ -532,7 +539,7 @@ class OpenWindow:
             words=tuple(reason["words"]),
             parts=reason["parts"],
             window=record.window,
-            window_name=self.names.get(record.window, ""),
+            window_name=self.window_names.get(record.window, ""),
             speaker=record.speaker,
             said=record.said,
             pruned_here=chunk.brightness is not None,
@@ -545,7 +552,7 @@ class OpenWindow:
         self, key: ChunkKey, gap: PrunedGap | None = None, thoughts: int = 0, rank: int | None = None
     ) -> ChunkView:
         """A live chunk as it is now."""
-        live, origin = self.window.at(key), self.chunk_origins[key]
+        live, origin = self.working_set.at(key), self.chunk_origins[key]
         tool, thought = TOOL in origin.tags, THOUGHT in origin.tags
         bright = (
             np.full_like(live.brightness, self.settings.initial_brightness)
@@ -557,7 +564,7 @@ class OpenWindow:
         )
 
     def _gap_before(self, key: ChunkKey) -> PrunedGap | None:
-        starts, at = [chunk.start for chunk in self.window.chunks], self.window.at(key).chunk.start
+        starts, at = [chunk.start for chunk in self.working_set.chunks], self.working_set.at(key).chunk.start
         chunks, tokens = self.store.count_pruned(
             self.record.id, max((one for one in starts if one < at), default=0), at
         )
@@ -566,8 +573,8 @@ class OpenWindow:
     def gaps(self) -> PrunedGaps:
         """The pruned chunks between the live ones."""
         starts, sizes = self.store.pruned_positions(self.record.id)
-        with self.guard:
-            live = list(self.window.chunks)
+        with self.lock:
+            live = list(self.working_set.chunks)
         # The number of pruned chunks before each live one; the difference of two neighbours is the gap between them.
         places = np.searchsorted(starts, [chunk.start for chunk in live])
         edges = np.concatenate([[0], places, [len(starts)]]).astype(np.int64)
@@ -589,14 +596,14 @@ class OpenWindow:
         if chunk.key.role is not Role.ASSISTANT or chunk.key.chunk_id:
             return 0
         return sum(
-            THOUGHT in one.tags and not one.gone and one.key not in self.window
+            THOUGHT in one.tags and not one.gone and one.key not in self.working_set
             for one in self.store.turn(chunk.key.turn_id)
         )
 
     @property
-    def frames(self) -> int:
+    def frame_token_count(self) -> int:
         """Tokens of all frames."""
-        return self.window.size - self.window.system_tokens - len(self.window)
+        return self.working_set.size - self.working_set.system_tokens - len(self.working_set)
 
     @property
     def reply_room(self) -> int:
@@ -604,30 +611,30 @@ class OpenWindow:
         return self.settings.reply_room(self.engine.info.context)
 
     @property
-    def live_limit(self) -> int:
+    def context_budget(self) -> int:
         """The dimmest chunks are pruned when more tokens than these are live; 0: never."""
         return self.settings.live_limit(self.engine.info.context)
 
     def budget(self) -> TokenBudget:
         """Where the tokens of the context go."""
-        window, limit, context = self.window, self.live_limit, self.engine.info.context
-        pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
+        working_set, limit, context = self.working_set, self.context_budget, self.engine.info.context
+        pinned = sum(len(chunk) for chunk in working_set.chunks if chunk.key in working_set.pinned)
         most = min(limit or context, context - self.reply_room)
         return TokenBudget(
             limit,
             context,
-            window.system_tokens,
+            working_set.system_tokens,
             pinned,
-            len(window) - pinned,
-            self.frames,
+            len(working_set) - pinned,
+            self.frame_token_count,
             self.reply_room,
-            max(0, most - window.size),
+            max(0, most - working_set.size),
         )
 
 
 def context_room(open_window: OpenWindow, live: int) -> int:
     """Tokens that the model's context leaves for a message, next to the reply's room and the frames of this exchange."""
-    frames = sum(open_window.window.frame_tokens.values())
+    frames = sum(open_window.working_set.frame_tokens.values())
     return open_window.engine.info.context - live - open_window.reply_room - frames
 
 
@@ -638,13 +645,13 @@ def recall_room(open_window: OpenWindow, user: int, *, given: bool = False) -> i
     """
     if given:
         return context_room(open_window, _unprunable_tokens(open_window)) - user
-    window, settings = open_window.window, open_window.settings
+    working_set, settings = open_window.working_set, open_window.settings
     return resurrection_room(
         model_context=open_window.engine.info.context,
-        live=window.size + sum(window.frame_tokens.values()),
+        live=working_set.size + sum(working_set.frame_tokens.values()),
         user=user,
         max_new=open_window.reply_room,
-        max_context=open_window.live_limit,
+        max_context=open_window.context_budget,
         quota=settings.resurrection_budget,
     )
 
@@ -652,13 +659,13 @@ def recall_room(open_window: OpenWindow, user: int, *, given: bool = False) -> i
 def checked_message(open_window: OpenWindow, text: str) -> Tokens:
     """The tokens of the message. Refused if it does not fit beside what is never pruned."""
     said = open_window.engine.tokenize(text)
-    window, reply = open_window.window, open_window.reply_room
-    pinned = sum(len(chunk) for chunk in window.chunks if chunk.key in window.pinned)
-    room = context_room(open_window, window.system_tokens + pinned)
+    working_set, reply = open_window.working_set, open_window.reply_room
+    pinned = sum(len(chunk) for chunk in working_set.chunks if chunk.key in working_set.pinned)
+    room = context_room(open_window, working_set.system_tokens + pinned)
     if room < 1:
         raise BadInput(
             f"There is no room for a message: of the model's {open_window.engine.info.context} tokens the system prompt "
-            f"takes {window.system_tokens}, pinned chunks {pinned}, the reply up to {reply}. "
+            f"takes {working_set.system_tokens}, pinned chunks {pinned}, the reply up to {reply}. "
             "Shorten the system prompt, unpin something, or lower max_new_tokens."
         )
     if len(said) > room:
@@ -671,15 +678,15 @@ def checked_message(open_window: OpenWindow, text: str) -> Tokens:
 
 def _unprunable_tokens(open_window: OpenWindow) -> int:
     """Tokens that are never pruned: the system prompt, and pinned chunks with the frames of their turns."""
-    window = open_window.window
-    pinned = [chunk for chunk in window.chunks if chunk.key in window.pinned]
-    frames = {chunk.key.turn_id: window.frame_tokens.get(chunk.key.role, 0) for chunk in pinned}
-    return window.system_tokens + sum(len(chunk) for chunk in pinned) + sum(frames.values())
+    working_set = open_window.working_set
+    pinned = [chunk for chunk in working_set.chunks if chunk.key in working_set.pinned]
+    frames = {chunk.key.turn_id: working_set.frame_tokens.get(chunk.key.role, 0) for chunk in pinned}
+    return working_set.system_tokens + sum(len(chunk) for chunk in pinned) + sum(frames.values())
 
 
 def prune_private_chunks(open_window: OpenWindow, *, now: datetime) -> tuple[PrunedChunk, ...]:
     """Prune every live chunk that may not be sent to a remote model, including pinned ones."""
-    keys = ((live, live.chunk.key) for live in open_window.window)
+    keys = ((live, live.chunk.key) for live in open_window.working_set)
     plan = plan_private_prune(
         live
         for live, key in keys

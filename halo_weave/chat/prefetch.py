@@ -106,18 +106,18 @@ class Prefetcher:
         for _ in range(TRIES):
             version = runtime.store.version()
             open_window = runtime.open_window(window_id)
-            if how == "off" or not open_window.engine.info.abilities.cuts or not len(open_window.window):
+            if how == "off" or not open_window.engine.info.abilities.cuts or not len(open_window.working_set):
                 return
             prompt = _prompt_of(open_window, request, runtime)
             if runtime.store.version() == version and window_id not in runtime.busy_windows:
-                open_window.engine.read_ahead(
+                open_window.engine.prefetch(
                     window_id,
                     prompt,
                     room=open_window.reply_room + FRAMES,
                     mode=open_window.settings.kv_mode,
-                    most=most,
+                    max_computed=most,
                     capture=capture_for_attribution(
-                        open_window.window.strategy.capture, open_window.calibration
+                        open_window.working_set.strategy.capture, open_window.calibration
                     )
                     if request.text
                     else None,
@@ -128,30 +128,30 @@ class Prefetcher:
 def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runtime) -> Prompt:
     """The beginning of the next prompt, if these chunks are resurrected and this text is sent."""
     readings = list(open_window.resurrectable(request.resurrect).values())
-    with open_window.guard:
-        chunks = [*open_window.window.chunks, *(one.chunk for one in readings)]
-        origins, foreign, said, own = (
+    with open_window.lock:
+        chunks = [*open_window.working_set.chunks, *(one.chunk for one in readings)]
+        annotations, retokenized, said_at, own_turns = (
             dict(open_window.annotations),
             set(open_window.retokenized),
-            dict(open_window.said),
+            dict(open_window.said_at),
             open_window.own_turns,
         )
     for one in readings:
-        said[one.chunk.key.turn_id] = one.record.said
-        if origin := open_window.annotation(one.chunk, one.record):
-            origins[one.chunk.key.turn_id] = origin
+        said_at[one.chunk.key.turn_id] = one.record.said
+        if annotation := open_window.annotation(one.chunk, one.record):
+            annotations[one.chunk.key.turn_id] = annotation
         if len(one.chunk) != one.chunk.span:
-            foreign.add(one.chunk.start)
+            retokenized.add(one.chunk.start)
     return open_window.prompt_builder.ahead(
         sorted(chunks, key=lambda chunk: chunk.start),
-        open_window.system,
-        origins,
-        frozenset(foreign),
-        origin=open_window.next_message_annotation(request.speaker, runtime.now()),
+        open_window.system_prompt,
+        annotations,
+        frozenset(retokenized),
+        message_annotation=open_window.next_message_annotation(request.speaker, runtime.now()),
         effort=open_window.settings.effort,
         words=open_window.engine.tokenize(request.text) if request.text else None,
-        said=said,
-        own=own,
+        said_at=said_at,
+        own_turns=own_turns,
         owner=open_window.record.owner,
     )
 

@@ -17,16 +17,16 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.core.working_set import WorkingSet
-from halo_weave.engines.base import GIVEN, NAMELESS, UNSENT, Engine, Prompt, Segment
+from halo_weave.engines.base import ANONYMOUS_LABELS, PROCESS_LABELS, UNSENT_LABELS, Engine, Prompt, Segment
 from halo_weave.engines.templates.messages import ChatMessage, Piece
 
 # Tokens without a position have negative labels: the template's own text around the system prompt, such as its tools, from -1
-# on; from `GIVEN` on the system prompt itself, frames, and chunks that this window reads with other tokens than they were
+# on; from `PROCESS_LABELS` on the system prompt itself, frames, and chunks that this window reads with other tokens than they were
 # stored with. So no label depends on how far the ids of a memory have advanced.
 SYSTEM_LABELS = -1
 SYSTEM_PIECE = 1 << 18  # labels reserved for each piece, so that none depends on the length of another
 MOST_GIVEN = 1 << 16  # parts whose labels are remembered; a part that was forgotten is computed again
-NAMELESS_LABELS = NAMELESS - (1 << 59)  # so that they differ from those in a cache on disk
+NAMELESS_LABELS = ANONYMOUS_LABELS - (1 << 59)  # so that they differ from those in a cache on disk
 _COMING = -1  # id of the turn that is not sent yet
 LONGEST_NAME = 48  # bytes of a window's name in a quotation
 
@@ -147,7 +147,7 @@ class PromptBuilder:
         self._plain = lru_cache(4096)(engine.tokenize)
         self.system = lru_cache(64)(self._system)
         self.given = lru_cache(MOST_GIVEN)(self._given)
-        self._next_given, self._next_nameless, self._guard = GIVEN, NAMELESS_LABELS, Lock()
+        self._next_given, self._next_nameless, self._guard = PROCESS_LABELS, NAMELESS_LABELS, Lock()
         self.controls = lru_cache(4096)(self._controls)
         self._agree = lru_cache(4096)(self._agreed)
         self._sizes: dict[Role, int] = {}
@@ -198,40 +198,42 @@ class PromptBuilder:
             self._sizes = {Role.USER: user, Role.ASSISTANT: answer, Role.SYSTEM: user}
         return dict(self._sizes)
 
-    def origin_tokens(self, origin: TurnAnnotation | None) -> int:
+    def annotation_tokens(self, annotation: TurnAnnotation | None) -> int:
         """Estimated tokens of an annotation; one more separates adjacent quotations."""
-        if origin is None:
+        if annotation is None:
             return 0
-        return len(self._plain(origin.before)) + len(self._plain(origin.after)) + origin.quoted
+        return len(self._plain(annotation.before)) + len(self._plain(annotation.after)) + annotation.quoted
 
     def prompt(
         self,
-        window: WorkingSet,
+        working_set: WorkingSet,
         system: SystemPrompt,
-        origins: Mapping[int, TurnAnnotation],
-        foreign: frozenset[int] = frozenset(),
+        annotations: Mapping[int, TurnAnnotation],
+        retokenized: frozenset[int] = frozenset(),
         *,
         effort: str | None = None,
         recently_resurrected: Collection[ChunkKey] = (),
-        said: Mapping[int, datetime] | None = None,
-        own: frozenset[int] = frozenset(),
+        said_at: Mapping[int, datetime] | None = None,
+        own_turns: frozenset[int] = frozenset(),
         owner: str | None = None,
     ) -> WindowPrompt:
-        """What should be live. A reply in progress stands last, after the header of its turn.
+        """Build the prompt of the live chunks and the reply in progress.
 
-        `origins`: what is told of turns, by their ids. `foreign`: the starts of chunks under another tokenizer. Control
-        tokens stand in frames only: in a chunk they are read as words. `guests`: chunks that were resurrected lately.
-        `said`: when turns were said, by their ids; quotations stand in that order. `own`: the turns that were said in this
-        window, which lends their cells to others of the same `owner`.
+        `annotations`: annotations of turns, by turn id. `retokenized`: start positions of chunks that were tokenized again.
+        `recently_resurrected`: a remote engine is told which messages consist of these chunks. `said_at`: when turns were
+        said, by turn id; quotations are in this order. `own_turns`: ids of the turns that were said in this window; other
+        windows of the same `owner` may copy their KV cells.
+
+        Control tokens occur only in frames. In a chunk, their text is tokenized as ordinary text.
         """
-        reply = window.reply
+        reply = working_set.reply
         if reply is None:
-            raise AssertionError("A prompt is written for a reply.")
-        ordered = in_reading_order(window.chunks, origins, said or {}, reply.answers)
-        turns = _turns_of(ordered, origins)
+            raise AssertionError("prompt() needs a reply in progress: call WorkingSet.begin_reply first.")
+        ordered = in_reading_order(working_set.chunks, annotations, said_at or {}, reply.answers)
+        turns = _turns_of(ordered, annotations)
         pieces = self._pieces(turns, system, effort)
-        live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
-        writer = _Writer(self, live, own)
+        live = {chunk.start: self._labels(chunk, retokenized) for turn in turns for chunk in turn.chunks}
+        writer = _Writer(self, live, own_turns)
         for piece in pieces:
             if piece.part == "prompt":
                 writer.frame(piece.text, reply.turn_id, "header")
@@ -257,7 +259,7 @@ class PromptBuilder:
             unread,
             int(missing[:before].sum()),
             "".join(piece.text for piece in pieces if piece.part == "prompt"),
-            _moved(window.chunks, ordered),
+            _moved(working_set.chunks, ordered),
             messages=written if not reply.ids else (*written, ChatMessage("assistant", reply.tokens.text)),
             recently_resurrected=frozenset(
                 turn.message for turn in turns if all(c.key in recently_resurrected for c in turn.chunks)
@@ -271,31 +273,31 @@ class PromptBuilder:
         self,
         chunks: Sequence[Chunk],
         system: SystemPrompt,
-        origins: Mapping[int, TurnAnnotation],
-        foreign: frozenset[int] = frozenset(),
+        annotations: Mapping[int, TurnAnnotation],
+        retokenized: frozenset[int] = frozenset(),
         *,
-        origin: TurnAnnotation | None = None,
+        message_annotation: TurnAnnotation | None = None,
         effort: str | None = None,
         words: Tokens | None = None,
-        said: Mapping[int, datetime] | None = None,
-        own: frozenset[int] = frozenset(),
+        said_at: Mapping[int, datetime] | None = None,
+        own_turns: frozenset[int] = frozenset(),
         owner: str | None = None,
     ) -> Prompt:
         """The beginning of the next prompt, whatever is sent: these chunks, and the frame of a message.
 
-        With `words`, which were typed and are not sent yet, the whole prompt for them. `origin`: the annotation of the
+        With `words`, which were typed and are not sent yet, the whole prompt for them. `message_annotation`: the annotation of the
         message.
         """
-        turns = _turns_of(in_reading_order(chunks, origins, said or {}), origins)
-        live = {chunk.start: self._labels(chunk, foreign) for turn in turns for chunk in turn.chunks}
-        lead = origin.before if origin else ""
+        turns = _turns_of(in_reading_order(chunks, annotations, said_at or {}), annotations)
+        live = {chunk.start: self._labels(chunk, retokenized) for turn in turns for chunk in turn.chunks}
+        lead = message_annotation.before if message_annotation else ""
         coming = _Message((_Literal(_COMING, "before", lead),), ChatMessage("user", f"{lead}a"))
         if words:
             typed = Chunk(ChunkKey(_COMING, 0, Role.USER), max((c.stop for c in chunks), default=0), words)
-            coming = _message_of([(_COMING, (typed,), origin)], Role.USER)
-            live[typed.start] = _labels(UNSENT, len(words))
+            coming = _message_of([(_COMING, (typed,), message_annotation)], Role.USER)
+            live[typed.start] = _labels(UNSENT_LABELS, len(words))
         turns.append(coming)
-        writer = _Writer(self, live, own)
+        writer = _Writer(self, live, own_turns)
         last = len(turns) - 1 + bool(system.text)
         for piece in self._pieces(turns, system, effort):
             ends = piece.part == "prompt" or (piece.message == last and piece.part != "header")
@@ -312,8 +314,8 @@ class PromptBuilder:
         tools = parse_tool_declarations(system.tools)
         return self._engine.chat(_messages(turns, system), effort=effort, tools=tools).pieces
 
-    def _labels(self, chunk: Chunk, foreign: frozenset[int]) -> Positions:
-        if chunk.start in foreign:
+    def _labels(self, chunk: Chunk, retokenized: frozenset[int]) -> Positions:
+        if chunk.start in retokenized:
             return _labels(self.given(("chunk", chunk.start), len(chunk)), len(chunk))
         return np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64)
 
@@ -333,30 +335,32 @@ def _messages(turns: Sequence[_Message], system: SystemPrompt) -> tuple[ChatMess
 
 def in_reading_order(
     chunks: Sequence[Chunk],
-    origins: Mapping[int, TurnAnnotation],
-    said: Mapping[int, datetime],
-    answered: int | None = None,
+    annotations: Mapping[int, TurnAnnotation],
+    said_at: Mapping[int, datetime],
+    answered_turn: int | None = None,
 ) -> list[Chunk]:
     """Chunks in the order in which the model reads them: turns of this chat by position, quotations by date.
 
     A quotation comes before the first message of the user that was said later, and always before the message that is
-    `answered`. An import gives old text new positions: only its dates say when it was said.
+    `answered_turn`. An import gives old text new positions: only its dates say when it was said.
     """
     turns = [list(own) for _, own in groupby(chunks, key=lambda chunk: chunk.key.turn_id)]
     quotes, here = list[list[Chunk]](), list[list[Chunk]]()
     for turn in turns:
         id = turn[0].key.turn_id
-        (quotes if id in said and id in origins and origins[id].quoted else here).append(turn)
+        (quotes if id in said_at and id in annotations and annotations[id].quoted else here).append(turn)
 
     def when(turn: list[Chunk]) -> tuple[datetime, int]:
-        return said[turn[0].key.turn_id], turn[0].start
+        return said_at[turn[0].key.turn_id], turn[0].start
 
     quotes.sort(key=when, reverse=True)  # the earliest last
     ordered: list[Chunk] = []
     for turn in here:
         key = turn[0].key
         while quotes and key.role is Role.USER:
-            if key.turn_id != answered and not (key.turn_id in said and when(quotes[-1]) < when(turn)):
+            if key.turn_id != answered_turn and not (
+                key.turn_id in said_at and when(quotes[-1]) < when(turn)
+            ):
                 break
             ordered += quotes.pop()
         ordered += turn
@@ -376,19 +380,23 @@ def _moved(window: Sequence[Chunk], ordered: Sequence[Chunk]) -> npt.NDArray[np.
     return places[: int(same[-1]) + 1].astype(np.intp)
 
 
-def _turns_of(chunks: Iterable[Chunk], origins: Mapping[int, TurnAnnotation]) -> list[_Message]:
+def _turns_of(chunks: Iterable[Chunk], annotations: Mapping[int, TurnAnnotation]) -> list[_Message]:
     """The messages of the live turns. Adjacent quotations become one user message."""
     turns = [
         (turn_id, role, tuple(own))
         for (turn_id, role), own in groupby(chunks, key=lambda chunk: (chunk.key.turn_id, chunk.key.role))
     ]
     messages: list[_Message] = []
-    for quoted, group in groupby(turns, key=lambda turn: turn[0] in origins and origins[turn[0]].quoted):
-        parts = [(turn_id, role, own, origins.get(turn_id)) for turn_id, role, own in group]
+    for quoted, group in groupby(
+        turns, key=lambda turn: turn[0] in annotations and annotations[turn[0]].quoted
+    ):
+        parts = [(turn_id, role, own, annotations.get(turn_id)) for turn_id, role, own in group]
         if quoted:
-            messages.append(_message_of([(id, own, origin) for id, _, own, origin in parts], Role.USER))
+            messages.append(
+                _message_of([(id, own, annotation) for id, _, own, annotation in parts], Role.USER)
+            )
         else:
-            messages += [_message_of([(id, own, origin)], role) for id, role, own, origin in parts]
+            messages += [_message_of([(id, own, annotation)], role) for id, role, own, annotation in parts]
     return messages
 
 
@@ -398,14 +406,14 @@ def _message_of(
     """One message from several turns. Bytes that are invalid UTF-8 on their own are kept: a chunk may end within a
     character."""
     parts: list[_Literal | Chunk] = []
-    for place, (turn_id, chunks, origin) in enumerate(turns):
+    for place, (turn_id, chunks, annotation) in enumerate(turns):
         if place:
             parts.append(_Literal(turn_id, "between", "\n"))
-        if origin and origin.before:
-            parts.append(_Literal(turn_id, "before", origin.before))
+        if annotation and annotation.before:
+            parts.append(_Literal(turn_id, "before", annotation.before))
         parts += chunks
-        if origin and origin.after:
-            parts.append(_Literal(turn_id, "after", origin.after))
+        if annotation and annotation.after:
+            parts.append(_Literal(turn_id, "after", annotation.after))
     text = b"".join(part.raw if isinstance(part, _Literal) else part.tokens.raw for part in parts)
     # Only the window's own system prompt has the system role; a turn of that role came with an import.
     speaker: Literal["user", "assistant"] = "assistant" if role is Role.ASSISTANT else "user"
@@ -486,7 +494,7 @@ class _Writer:
             if piece.said
             else self.prompt_builder.frame_ids(piece.text)
         )
-        if piece.said or len(ids) > SYSTEM_PIECE or first - SYSTEM_PIECE < GIVEN:
+        if piece.said or len(ids) > SYSTEM_PIECE or first - SYSTEM_PIECE < PROCESS_LABELS:
             first = self.prompt_builder.given(("system", self._system, piece.text), len(ids))
         self._system += 1
         self._add("system", first, ids)

@@ -57,7 +57,7 @@ NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
 
 
 def hit_limit(room: int) -> int:
-    """As many as could wake up if all were a few words long."""
+    """An upper bound on how many chunks can fit into `room`."""
     return min(MAX_HITS, 16 + room // 8)
 
 
@@ -71,7 +71,7 @@ def tag_filter(store: SqlStore, tags: Collection[str], owner: str = OWNER) -> Ta
 def recall_scope(
     store: SqlStore, window: WindowRecord, settings: Settings, reach: frozenset[str] | None, *, apart: bool
 ) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
-    """The windows whose talk may wake up in one, None for all; and the chunks of others that may, too.
+    """The windows whose chunks may be resurrected in `window`, None for all; and chunks of other windows that may be, too.
 
     `reach`: what everybody who reads the window may read. `apart`: nothing of others may.
     """
@@ -85,7 +85,7 @@ def recall_scope(
 
 
 def filter_by_settings(only: SearchFilter, settings: Settings, store: SqlStore, owner: str) -> SearchFilter:
-    """What may wake up by these settings, of what may. Days begin where this machine is."""
+    """Limit a filter further by these settings. Dates are in the time zone of this machine."""
 
     def begin(day: str | None) -> datetime | None:
         return None if day is None else datetime.fromisoformat(day).astimezone()
@@ -101,11 +101,11 @@ def is_related_hit(hit: RecallHit) -> bool:
     return bool(hit.words) or hit.parts.get("time", 0) > 0 or hit.probability >= RELATED
 
 
-def quotation_costs(
-    candidates: Iterable[RecallCandidate], stamp: Callable[[str, Role], int]
+def annotation_costs(
+    candidates: Iterable[RecallCandidate], annotation_tokens: Callable[[str, Role], int]
 ) -> dict[tuple[str, Role], int]:
     """Tokens of the stamps that chunks get, by the window where they were said and by role."""
-    return {place: stamp(*place) for place in {(one.window, one.key.role) for one in candidates}}
+    return {place: annotation_tokens(*place) for place in {(one.window, one.key.role) for one in candidates}}
 
 
 def search_and_plan_recall(
@@ -120,7 +120,7 @@ def search_and_plan_recall(
     live: Collection[ChunkKey] = (),
     before: int | None = None,
     frame_tokens: Mapping[Role, int] | None = None,
-    stamp: Callable[[str, Role], int] = lambda window, role: 0,
+    annotation_tokens: Callable[[str, Role], int] = lambda window, role: 0,
     replaced_turns: Collection[int] = (),
     ancestor_turns: Mapping[int, str] = MappingProxyType({}),
     only: SearchFilter = NO_FILTER,
@@ -134,7 +134,7 @@ def search_and_plan_recall(
     limited further by the settings; what the user asks for by key is not bound by either. `owner`: whose tags count.
     `ancestor_turns`: turns of other windows that this one branched off after; of those windows only these turns count.
     `before`: only chunks before this position. `replaced_turns`: turns that the coming turn takes the place of.
-    `may_read`: whether what was said in a window may be shown to this window's model. `stamp`: tokens of the words that
+    `may_read`: whether what was said in a window may be shown to this window's model. `annotation_tokens`: tokens of the words that
     say where a chunk of another window comes from.
     """
     only = filter_by_settings(only, settings, store, owner)
@@ -146,7 +146,7 @@ def search_and_plan_recall(
         user_weight=settings.user_weight,
         only=only,
     )
-    # What is live already is no reason to wake up anything else.
+    # Live chunks do not bring other chunks.
     everything = [hit for hit in found if hit.key not in live]
     # What states nothing comes only as the question of an answer.
     telling = [hit for hit in everything if "asking" not in hit.parts]
@@ -174,13 +174,13 @@ def search_and_plan_recall(
             if candidate.window not in parents or key.turn_id in ancestor_turns
         }
     if before is not None:
-        # What another window said after this turn began stands after it in time, and can wake up next turn.
+        # What another window said after this turn began has later positions. It can be resurrected next turn.
         candidates = {key: candidate for key, candidate in candidates.items() if candidate.start < before}
     if not settings.recall_thoughts:
         candidates = {key: candidate for key, candidate in candidates.items() if not candidate.thought}
     candidates, only_with_answer = _worth_recalling(candidates, store, window_id, overrides.also)
     found = [hit for hit in found if hit.key in candidates and hit.key not in only_with_answer]
-    stamps = quotation_costs(candidates.values(), stamp)
+    tokens_of_annotations = annotation_costs(candidates.values(), annotation_tokens)
 
     def plan(hits: Iterable[RecallHit], room: int, live: Collection[ChunkKey]) -> RecallPlan:
         return plan_recall(
@@ -189,7 +189,7 @@ def search_and_plan_recall(
             room,
             live=live,
             frame_tokens=frame_tokens,
-            stamps=stamps,
+            annotation_tokens=tokens_of_annotations,
             pairs=settings.resurrect_pairs,
             min_pair_similarity=inf if threshold is None else threshold,
         )
@@ -197,7 +197,7 @@ def search_and_plan_recall(
     def cost(key: ChunkKey) -> int:
         candidate = candidates[key]
         frame = (frame_tokens or {}).get(key.role, 0)
-        return candidate.tokens + frame + stamps[candidate.window, key.role]
+        return candidate.tokens + frame + tokens_of_annotations[candidate.window, key.role]
 
     asked = [key for key in dict.fromkeys(overrides.also) if key in candidates]
     hits = {hit.key: hit for hit in found if hit.key in candidates and hit.key not in asked}

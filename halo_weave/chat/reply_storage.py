@@ -62,7 +62,7 @@ def _append(
     if not live:
         open_window.store.drop_draft(turn_id)
     elif not (
-        open_window.unstored and open_window.store.turn(turn_id)
+        open_window.storage_error and open_window.store.turn(turn_id)
     ):  # a commit that was reported as failed may have been made
         open_window.store.append(
             open_window.record.id, live, tokenizer=open_window.engine.info.tokenizer, now=now, tags=tags
@@ -71,15 +71,15 @@ def _append(
 
 
 def _save_brightness(open_window: OpenWindow) -> None:
-    window = open_window.window
+    working_set = open_window.working_set
     try:
         open_window.store.save_brightness(
-            open_window.record.id, window.chunks, window.brightness, window.traces
+            open_window.record.id, working_set.chunks, working_set.brightness, working_set.traces
         )
     except BadInput:  # another window or process has deleted or pruned something meanwhile
         open_window.drop_missing_chunks()
         open_window.store.save_brightness(
-            open_window.record.id, window.chunks, window.brightness, window.traces
+            open_window.record.id, working_set.chunks, working_set.brightness, working_set.traces
         )
 
 
@@ -92,7 +92,7 @@ def store_attribution(
     """Store the attribution of a stored reply. If the store refuses, only the attribution is lost."""
     with suppress(StoreError):
         open_window.store.save_use(turn_id, use, resurrect_reasons)
-        return reply_sources(open_window.store, [turn_id], open_window.names).get(turn_id)
+        return reply_sources(open_window.store, [turn_id], open_window.window_names).get(turn_id)
     return None
 
 

@@ -393,8 +393,12 @@ class Runtime:
             lock = self._locks.setdefault(window_id, Lock())
         if not lock.acquire(timeout=LOCK_WAIT):
             open_window = self.busy_windows.get(window_id)
-            if open_window is not None and open_window.unstored and open_window.window.reply is None:
-                raise WindowBusy(open_window.unstored)
+            if (
+                open_window is not None
+                and open_window.storage_error
+                and open_window.working_set.reply is None
+            ):
+                raise WindowBusy(open_window.storage_error)
             raise WindowBusy("This window is being written to. Stop the reply first, or wait for it.")
         try:
             with self.store.fleet.lease(window_id):
@@ -504,8 +508,8 @@ class Runtime:
 
     def report_unstored(self, open_window: OpenWindow, sentence: str) -> None:
         """Publish why the reply is not stored yet; an empty message: it is stored again."""
-        if open_window.unstored != sentence:
-            open_window.unstored = sentence
+        if open_window.storage_error != sentence:
+            open_window.storage_error = sentence
             self.hubs.of(open_window.record.id).publish(ReplyNotStored(sentence))
 
     # Open windows
@@ -540,7 +544,7 @@ class Runtime:
             open_window.engine is not self.model_of(open_window.settings).engine
         ):  # its server could not be reached when it was loaded
             open_window = self._open(window_id)
-        open_window.store_new_tokens(now=self.now())
+        open_window.store_retokenized_chunks(now=self.now())
         return open_window
 
     def _open(self, window_id: str, *, looking: bool = False) -> OpenWindow:

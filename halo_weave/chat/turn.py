@@ -101,8 +101,8 @@ class Turn:
             )
         else:
             prompt = self.prompt_builder.system(self.client.system_prompt, self.client.tools)
-        open_window.system = prompt
-        open_window.window.system_tokens = len(prompt)
+        open_window.system_prompt = prompt
+        open_window.working_set.system_tokens = len(prompt)
 
         self._resurrect_reasons: dict[
             ChunkKey, Mapping[str, Any]
@@ -113,8 +113,8 @@ class Turn:
         self._reply_tags: dict[ChunkKey, tuple[str, ...]] = {}
         self._reply_stored = False
         self._brightness_sent = 0.0  # when the last brightness event was sent, by the performance counter
-        open_window.window.recording = runtime.recording(open_window.record.id, self.settings)
-        self.recorder: TurnRecorder = open_window.window.recording or NullRecorder()
+        open_window.working_set.recording = runtime.recording(open_window.record.id, self.settings)
+        self.recorder: TurnRecorder = open_window.working_set.recording or NullRecorder()
         self.attribution = AttributionTracker(open_window.calibration, include_question=True)
         self.attention = AttentionTracker(open_window, self.attribution, self.recorder)
 
@@ -124,7 +124,7 @@ class Turn:
         Every step is stored before its event is yielded. If the process is killed during the reply, the tokens since the last
         draft and the changes of brightness by this reply are lost.
         """
-        self.recorder.begin(self.open_window.window, self.settings)
+        self.recorder.begin(self.open_window.working_set, self.settings)
         message = checked_message(self.open_window, "" if self.request.question else self.request.text)
         if self.request.after is not None or self.request.question is not None:
             yield events.WindowChanged()  # the turns that this one replaces were removed from the context
@@ -162,8 +162,8 @@ class Turn:
     @property
     def reply(self) -> ReplyParser:
         """The reply in progress."""
-        assert self.open_window.reply is not None
-        return self.open_window.reply
+        assert self.open_window.reply_parser is not None
+        return self.open_window.reply_parser
 
     def _reply_positions(self) -> int:
         """Positions to reserve for the longest reply, its frames and the output of its tools."""
@@ -174,11 +174,11 @@ class Turn:
         tools = parse_tool_declarations(self.client.tools) or (
             self.prompt_builder.tools if self.tool_form == "native" else ()
         )
-        with self.open_window.guard:
-            self.open_window.window.begin_reply(
+        with self.open_window.lock:
+            self.open_window.working_set.begin_reply(
                 ids.assistant_turn, start, self.request.question or ids.user_turn
             )
-            self.open_window.reply = ReplyParser(
+            self.open_window.reply_parser = ReplyParser(
                 start,
                 self.engine.facts.marks,
                 calls=self.native_tools.call_splitter(tools),
@@ -191,9 +191,9 @@ class Turn:
     def _end(self) -> events.TurnEnded:
         self.runtime.split_long_chunks()
         self.runtime.recall.embed_soon()
-        window = self.open_window.window
-        stats = self.timer.summary(self.stats) | {"faults": sum(window.faults.values())}
-        ranks = {str(key): rank for key, rank in window.ranks().items()}
+        working_set = self.open_window.working_set
+        stats = self.timer.summary(self.stats) | {"faults": sum(working_set.faults.values())}
+        ranks = {str(key): rank for key, rank in working_set.ranks().items()}
         self.recorder.end()
         return events.TurnEnded(self.reason, self.open_window.budget(), stats, ranks)
 
@@ -201,18 +201,18 @@ class Turn:
 
     def _prune_private_chunks(self) -> Iterator[events.TurnEvent]:
         if pruned := prune_private_chunks(self.open_window, now=self.now()):
-            yield events.ChunksPruned(pruned, self.open_window.live_limit, 0, before_turn=True)
+            yield events.ChunksPruned(pruned, self.open_window.context_budget, 0, before_turn=True)
 
     def _prune_to_fit(self, user: int, resurrected: int = 0) -> Iterator[events.TurnEvent]:
         """Prune the dimmest chunks if the message, with `resurrected` further tokens, does not fit into the model's context."""
-        window, whole = self.open_window.window, context_room(self.open_window, 0)
-        if window.size + user + resurrected > whole:
+        working_set, whole = self.open_window.working_set, context_room(self.open_window, 0)
+        if working_set.size + user + resurrected > whole:
             room = max(1, whole - user - resurrected)
-            plan = plan_prune(window, room, goal=self._goal(room), pairs=self.settings.prune_pairs)
+            plan = plan_prune(working_set, room, goal=self._goal(room), pairs=self.settings.prune_pairs)
             self.recorder.note("prune", plan)
             if plan.over > resurrected:
                 raise BadInput(
-                    f"Your message does not fit by {plan.over} tokens. Send it in parts, put something to sleep, "
+                    f"Your message does not fit by {plan.over} tokens. Send it in parts, prune something, "
                     "or lower max_new_tokens."
                 )
             yield self._prune_chunks(plan, before_turn=True)
@@ -236,7 +236,7 @@ class Turn:
             own = replace(overrides, without=overrides.without | self._pruned_for_room)
             began = time.perf_counter()
             try:
-                return self.open_window.plan_recall(
+                return self.open_window.search_and_plan(
                     self.request.text,
                     room,
                     search=self.runtime.search,
@@ -250,7 +250,7 @@ class Turn:
         room = recall_room(self.open_window, user, given=overrides.room)
         if overrides.room and room > 0:
             yield from self._prune_to_fit(user, plan_within(room).plan.cost)
-            room = context_room(self.open_window, self.open_window.window.size) - user
+            room = context_room(self.open_window, self.open_window.working_set.size) - user
         yield events.SearchStarted(max(0, room))
         hits, plan, _ = (
             plan_within(room) if room > 0 and not self._is_only_memory_request else NOTHING_RECALLED
@@ -277,7 +277,7 @@ class Turn:
         """Store the message and index its words. The event that shows it comes after that."""
         if self.request.question:
             return events.RegenerationStarted(self.request.question, ids.assistant_turn, self.request.tokens)
-        now, window = self.now(), self.open_window.window
+        now, working_set = self.now(), self.open_window.working_set
         chunks = chunk_turn(
             said,
             ids.user_turn,
@@ -286,27 +286,27 @@ class Turn:
             min_chunk_tokens=self.settings.min_chunk_tokens,
             max_chunk_tokens=self.settings.max_chunk_tokens,
         )
-        live = [window.new_chunk(chunk) for chunk in chunks]
+        live = [working_set.new_chunk(chunk) for chunk in chunks]
         kind, after = self.engine.info.tokenizer, None if self.request.documents else self.request.after
         record, speaker = self.open_window.record, self.request.speaker or self.open_window.record.user_name
         self.store.append(
             record.id, live, tokenizer=kind, now=now, after=after, speaker=self.request.speaker or None
         )
-        with self.open_window.guard:
+        with self.open_window.lock:
             self._note_origins(chunks, speaker, now)
-            window.add(live)
-        frames = self.open_window.frames + window.frame_tokens.get(Role.ASSISTANT, 0)
+            working_set.add(live)
+        frames = self.open_window.frame_token_count + working_set.frame_tokens.get(Role.ASSISTANT, 0)
         return events.MessageStored(
             ids.user_turn, ids.assistant_turn, now, speaker, frames, self._chunk_views(chunks)
         )
 
     def _chunk_views(self, chunks: Iterable[Chunk]) -> tuple[ChunkView, ...]:
         """Views of the chunks. A chunk that another window has deleted meanwhile is left out."""
-        with self.open_window.guard:
+        with self.open_window.lock:
             return tuple(
                 self.open_window.chunk_view(chunk.key)
                 for chunk in chunks
-                if chunk.key in self.open_window.window
+                if chunk.key in self.open_window.working_set
             )
 
     def _note_origins(self, chunks: Iterable[Chunk], speaker: str, now: datetime) -> None:
@@ -314,7 +314,7 @@ class Turn:
             origin = ChunkOrigin(
                 self.open_window.record.id, speaker, now, tags=self._reply_tags.get(chunk.key, ())
             )
-            self.open_window.note_origin(chunk, origin)
+            self.open_window.record_origin(chunk, origin)
 
     # Requests of the user to remember or to forget something
 
@@ -338,14 +338,18 @@ class Turn:
             return None
         self._request_done = True
         if self.memory_request.kind == "remember":
-            said = self.open_window.window.chunks
+            said = self.open_window.working_set.chunks
             source = [
                 SnapshotChunk(one.key, one.text, len(one), 1.0, self.now().isoformat())
                 for one in said
                 if one.key.turn_id == ids.user_turn
             ]
             return save_user_request(
-                self.memory, self.memory_request.text, source, now=self.now(), within=self.open_window.scope
+                self.memory,
+                self.memory_request.text,
+                source,
+                now=self.now(),
+                within=self.open_window.recallable_windows,
             )
         if self.memory_request.kind == "forget":
             return forget_entry(self.memory, self.memory_request.text, now=self.now())
@@ -372,7 +376,7 @@ class Turn:
             else ""
         )
         if before or after:
-            self.open_window.annotate_turn(ids.user_turn, before, after)
+            self.open_window.extend_annotation(ids.user_turn, before, after)
 
     # The reply
 
@@ -380,9 +384,9 @@ class Turn:
         """Begin the reply with the tokens of the request's opening, such as the earlier reply that is continued."""
         for kind, tokens in self.request.opening:
             for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
-                with self.open_window.guard:
+                with self.open_window.lock:
                     self.attention.attribute_token(None)
-                    self.open_window.window.append_reply_token(id, piece)
+                    self.open_window.working_set.append_reply_token(id, piece)
                     settled = self.reply.add_earlier_token(id, piece, kind)
                 yield from self._token_events(settled)
 
@@ -457,34 +461,34 @@ class Turn:
         """Remove the tools from the system prompt; the caller generates once more."""
         self.stats["retried"] = 1
         self.tool_form = "off"
-        self.open_window.system = self.runtime.system_prompt(
+        self.open_window.system_prompt = self.runtime.system_prompt(
             self.prompt_builder, self.open_window.record, self.settings, "off"
         )
 
     def _generation(self, ids: Reservation, *, first: bool) -> Iterator[GenerationEvent]:
         """Let the engine generate, up to the end of the reply or of the reserved positions."""
-        window = self.open_window.window
-        assert window.reply is not None
+        working_set = self.open_window.working_set
+        assert working_set.reply is not None
         left = min(
             self.settings.max_new_tokens - self.stats["tokens"],
-            ids.stop - window.reply.start - len(window.reply.ids),
+            ids.stop - working_set.reply.start - len(working_set.reply.ids),
         )
         if left < 1:
             return iter([GenerationEnd("length", 0, 0.0)])
         sampling = self.request.sampling(self.settings, left)
-        capture = capture_for_attribution(window.strategy.capture, self.attribution.calibration)
+        capture = capture_for_attribution(working_set.strategy.capture, self.attribution.calibration)
         capture = self.recorder.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
         self.attention.prompt = prompt = self.prompt_builder.prompt(
-            window,
-            self.open_window.system,
+            working_set,
+            self.open_window.system_prompt,
             self.open_window.annotations,
             frozenset(self.open_window.retokenized),
             effort=self.settings.effort,
             recently_resurrected=self.open_window.recently_resurrected,
-            said=self.open_window.said,
-            own=self.open_window.own_turns,
+            said_at=self.open_window.said_at,
+            own_turns=self.open_window.own_turns,
             owner=self.open_window.record.owner,
         )
         marks = self.engine.facts.marks
@@ -509,16 +513,16 @@ class Turn:
 
     def _add_token(self, step: Step) -> list[ReplyToken]:
         """Add the model's next token. Returns the tokens whose kind is known now."""
-        window = self.open_window.window
-        with self.open_window.guard:
+        working_set = self.open_window.working_set
+        with self.open_window.lock:
             row = self.attention.prompt.whole(step.row)
             self.recorder.row(row, self.settings.score_current_turn)
-            if window.strategy.capture.reply and self.engine.info.abilities.attention:
-                fault = window.update(row, score_reply=self.settings.score_current_turn)
+            if working_set.strategy.capture.reply and self.engine.info.abilities.attention:
+                fault = working_set.update(row, score_reply=self.settings.score_current_turn)
             else:
-                fault = row.fault(len(window)) if row is not None else None
+                fault = row.fault(len(working_set)) if row is not None else None
             self.attention.attribute_token(None if fault else row)
-            window.append_reply_token(step.id, step.piece, step.surprisal)
+            working_set.append_reply_token(step.id, step.piece, step.surprisal)
             settled = self.reply.feed(step.id, step.piece)
             self.reply.tokens[-1].surprisal, self.reply.tokens[-1].likely = step.surprisal, step.likely
         self.stats["tokens"] += 1
@@ -545,9 +549,11 @@ class Turn:
 
     def _brightness_event(self) -> events.BrightnessChanged:
         """Brightness of all live tokens, without those of the reply that are still held back."""
-        window = self.open_window.window
-        held = len(self.reply.tokens) - len(self.reply.known) if window.reply else 0
-        return events.BrightnessChanged(window.shown()[: len(window) - held], self.attribution.token_use)
+        working_set = self.open_window.working_set
+        held = len(self.reply.tokens) - len(self.reply.known) if working_set.reply else 0
+        return events.BrightnessChanged(
+            working_set.shown()[: len(working_set) - held], self.attribution.token_use
+        )
 
     # Tools
 
@@ -571,8 +577,10 @@ class Turn:
         days, answers = self.settings.memory_decay_days, list[str]()
         for call, _ in calls:
             yield events.ToolCalled(call.command)
-            answer = self.toolbox.run(call, now=self.now(), within=self.open_window.scope, decay_days=days)
-            plan = self._plan_injection_for_tool(answer.wake, ids) if answer.wake else None
+            answer = self.toolbox.run(
+                call, now=self.now(), within=self.open_window.recallable_windows, decay_days=days
+            )
+            plan = self._plan_injection_for_tool(answer.to_resurrect, ids) if answer.to_resurrect else None
             text = f"{answer.text} {plan.refusal}" if plan and plan.refusal else answer.text
             yield events.ToolAnswered(text, answer.ok)
             self._model_saved |= answer.ok and call.command.startswith(("save_memory", "delete_memory"))
@@ -590,15 +598,15 @@ class Turn:
 
     def _add_tool_output(self, kind: ReplyKind, text: str, ids: Reservation) -> Iterator[events.TurnEvent]:
         """Add a tool's output to the reply, as many tokens as fit into the reserved positions and the model's context."""
-        window = self.open_window.window
-        assert window.reply is not None
+        working_set = self.open_window.working_set
+        assert working_set.reply is not None
         answer = self.engine.tokenize(text, special=kind == "mark")
-        positions = ids.stop - window.reply.start - len(window.reply.ids)
-        room = self.engine.info.context - window.size - 1
+        positions = ids.stop - working_set.reply.start - len(working_set.reply.ids)
+        room = self.engine.info.context - working_set.size - 1
         for i, piece in enumerate(answer.pieces()[: max(0, min(positions, room))]):
-            with self.open_window.guard:
+            with self.open_window.lock:
                 self.attention.attribute_token(None)
-                window.append_reply_token(int(answer.ids[i]), piece)
+                working_set.append_reply_token(int(answer.ids[i]), piece)
                 settled = self.reply.add_inserted_token(int(answer.ids[i]), piece, kind)
             self.draft.token_added()
             yield from self._token_events(settled)
@@ -607,7 +615,7 @@ class Turn:
         """Plan to resurrect the chunks in the snapshot of a memory entry."""
         return plan_injection(
             self.open_window,
-            lambda room: self.open_window.plan_snapshot(keys, room, before=ids.start),
+            lambda room: self.open_window.plan_resurrection_of(keys, room, before=ids.start),
             current=(ids.user_turn, ids.assistant_turn),
             kept=keys,
         )
@@ -621,14 +629,14 @@ class Turn:
     # After the reply
 
     def _store_reply(self) -> events.ReplyStored:
-        window = self.open_window.window
-        assert window.reply is not None
-        turn_id, start = window.reply.turn_id, window.reply.start
+        working_set = self.open_window.working_set
+        assert working_set.reply is not None
+        turn_id, start = working_set.reply.turn_id, working_set.reply.start
         self.draft.close()
         now = self.now()
-        with self.open_window.guard:
+        with self.open_window.lock:
             parts = [] if self._nothing_added() else self.reply.parts(self.engine.tokenize)
-            chunks = window.end_reply(
+            chunks = working_set.end_reply(
                 self.settings.min_chunk_tokens, parts, max_chunk_tokens=self.settings.max_chunk_tokens
             )
             ended = (UNFINISHED,) if self.reason in ("length", "context") else ()
@@ -637,7 +645,7 @@ class Turn:
             self.stats["only_thought"] = bool(parts) and all(part.tag for part in parts)
             self._note_origins(chunks, self.open_window.record.ai_name, now)
         self._reply_stored = bool(chunks)
-        live = [window.at(chunk.key) for chunk in chunks]
+        live = [working_set.at(chunk.key) for chunk in chunks]
         store_reply(self.runtime, self.open_window, turn_id, live, self._reply_tags, now)
         use = None if self.attribution.calibration.pending else self.attribution.whole(start)
         reminders = (
@@ -657,12 +665,12 @@ class Turn:
 
     def _prune_after_reply(self, ids: Reservation) -> Iterator[events.TurnEvent]:
         """Prune thoughts and tool output first, since templates leave them out of past turns; then the dimmest chunks."""
-        window, budget = self.open_window.window, self.open_window.live_limit
+        working_set, budget = self.open_window.working_set, self.open_window.context_budget
         aside = {THOUGHT, TOOL} if self.tool_form == "native" else {THOUGHT}
         asides = [key for key, tags in self._reply_tags.items() if aside.intersection(tags)]
         prunes = [
             Prune(key, len(live.chunk), live.peak, PruneReason.TURN_OVER, 0)
-            for key, live in ((key, window.at(key)) for key in asides if key in window)
+            for key, live in ((key, working_set.at(key)) for key in asides if key in working_set)
         ]
         if prunes:
             asides_plan = PrunePlan(budget, 0, tuple(prunes))
@@ -682,19 +690,21 @@ class Turn:
         If the engine cannot cut its KV cache, recently resurrected chunks are pruned first, if that is enough: pruning older
         chunks would make the engine read the rest of the context again.
         """
-        window, kept, pairs = (
-            self.open_window.window,
+        working_set, kept, pairs = (
+            self.open_window.working_set,
             self._resurrected_and_used(),
             self.settings.prune_pairs,
         )
         goal, recently_resurrected = self._goal(budget), self.open_window.recently_resurrected
         if goal < budget and recently_resurrected:
-            others = {chunk.key for chunk in window.chunks if chunk.key not in recently_resurrected}
-            plan = plan_prune(window, budget, goal=goal, current=current, kept=kept | others, pairs=pairs)
+            others = {chunk.key for chunk in working_set.chunks if chunk.key not in recently_resurrected}
+            plan = plan_prune(
+                working_set, budget, goal=goal, current=current, kept=kept | others, pairs=pairs
+            )
             if not plan.over:
                 return plan
         recently_resurrected.clear()
-        return plan_prune(window, budget, goal=goal, current=current, kept=kept, pairs=pairs)
+        return plan_prune(working_set, budget, goal=goal, current=current, kept=kept, pairs=pairs)
 
     def _goal(self, budget: int) -> int:
         abilities = self.engine.info.abilities

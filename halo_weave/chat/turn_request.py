@@ -165,19 +165,19 @@ def set_aside_replaced_turns(runtime: Runtime, open_window: OpenWindow, asked: T
     place = asked.question if asked.question is not None else asked.after
     if place is None:
         return
-    open_window.set_replaced_aside(_ids(runtime.store.branch(open_window.record.id, place)))
+    open_window.hide_replaced_turns(_ids(runtime.store.branch(open_window.record.id, place)))
     if asked.question is None:
         return
     chunks = [one for one in runtime.store.turn(asked.question) if not one.gone]
     if not chunks:
         raise BadInput(f"Turn {asked.question} was deleted. Undelete it first.")
     end = max(one.chunk.stop for one in chunks)
-    later = [live for live in open_window.window if live.chunk.start >= end]
+    later = [live for live in open_window.working_set if live.chunk.start >= end]
     goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.TURN_OVER, 0) for one in later]
     if goes:  # chunks of later turns, also of other windows
         open_window.prune(PrunePlan(0, 0, tuple(goes)), now=runtime.now())
-    pruned = [one.key for one in chunks if one.key not in open_window.window]
-    plan = open_window.plan_snapshot(pruned, open_window.engine.info.context)
+    pruned = [one.key for one in chunks if one.key not in open_window.working_set]
+    plan = open_window.plan_resurrection_of(pruned, open_window.engine.info.context)
     if plan.chunks:
         open_window.resurrect(plan, {}, now=runtime.now())
 

@@ -210,25 +210,25 @@ class Windows:
         last = self._turns.hub(window_id).last  # read first: later events may already be in the context
         open_window = self._runtime.open_window(window_id)
         gaps = open_window.gaps()
-        with open_window.guard:
-            ranks = open_window.window.ranks()
+        with open_window.lock:
+            ranks = open_window.working_set.ranks()
             seen = [
                 open_window.chunk_view(
                     chunk.key, gaps.before.get(chunk.key), gaps.thoughts.get(chunk.key, 0), ranks[chunk.key]
                 )
                 for chunk in in_reading_order(
-                    open_window.window.chunks, open_window.annotations, open_window.said
+                    open_window.working_set.chunks, open_window.annotations, open_window.said_at
                 )
             ]
             about, budget, reply = (
                 dict(open_window.chunk_origins),
                 open_window.budget(),
-                open_window.window.reply,
+                open_window.working_set.reply,
             )
             in_progress = None
             if reply is not None:
-                reply_tokens = open_window.reply.known if open_window.reply else ()
-                brightness = open_window.window.brightness[open_window.window.offsets[-1] :][
+                reply_tokens = open_window.reply_parser.known if open_window.reply_parser else ()
+                brightness = open_window.working_set.brightness[open_window.working_set.offsets[-1] :][
                     : len(reply_tokens)
                 ].copy()
                 in_progress = ReplyView(
@@ -242,13 +242,13 @@ class Windows:
         if in_progress is None and window_id not in self._runtime.busy_windows:
             in_progress = self._turns.remote_replies.reply(window_id)
         replies = {one.key.turn_id for one in seen if one.key.role is Role.ASSISTANT}
-        reminded = reply_sources(self._runtime.store, replies, open_window.names)
+        reminded = reply_sources(self._runtime.store, replies, open_window.window_names)
         turns = []
         siblings = self._runtime.store.siblings({one.key.turn_id for one in seen})
         for (turn_id, role), group in groupby(seen, key=lambda one: (one.key.turn_id, one.key.role)):
             chunks = tuple(group)
             its = about[chunks[0].key]
-            name = open_window.names.get(its.window, "")
+            name = open_window.window_names.get(its.window, "")
             cut = INTERRUPTED in its.tags
             alike = siblings.get(turn_id, [turn_id])
             turns.append(
@@ -276,8 +276,8 @@ class Windows:
             budget,
             last,
             self._turns.last_stats(window_id),
-            open_window.system.text,
-            open_window.unstored,
+            open_window.system_prompt.text,
+            open_window.storage_error,
         )
 
     def digest(self, window_id: str, tokens: int) -> Sequence[Excerpt]:
@@ -296,10 +296,12 @@ class Windows:
         with runtime.exclusive_change(window_id):
             open_window = runtime.open_window_to_change(window_id)
             settings, kept = open_window.settings, open_window.recent_turns()
-            budget = open_window.live_limit
+            budget = open_window.context_budget
             able = open_window.engine.info.abilities
             goal = settings.prune_goal(budget, cuts=able.cuts, token_ids=able.token_ids)
-            plan = plan_prune(open_window.window, budget, goal=goal, current=kept, pairs=settings.prune_pairs)
+            plan = plan_prune(
+                open_window.working_set, budget, goal=goal, current=kept, pairs=settings.prune_pairs
+            )
             pruned = open_window.prune(plan, now=runtime.now()) if plan.chunks else ()
             return ChunksPruned(pruned, plan.budget, plan.over, before_turn=False)
 

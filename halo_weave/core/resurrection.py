@@ -126,7 +126,7 @@ def plan_recall(
     *,
     live: Collection[ChunkKey] = (),
     frame_tokens: Mapping[Role, int] | None = None,
-    stamps: Mapping[tuple[str, Role], int] | None = None,
+    annotation_tokens: Mapping[tuple[str, Role], int] | None = None,
     pairs: PairOrder = "with",
     min_pair_similarity: float = -inf,
 ) -> RecallPlan:
@@ -137,7 +137,7 @@ def plan_recall(
     its hit, when no remaining hit ranks above it, and only with at least `min_pair_similarity`. `off` resurrects hits only.
     Unless `pairs` is `with`, long chunks rank lower. Live chunks cost nothing.
 
-    `stamps`: additional frame tokens of a turn, by the window where it was said and by role.
+    `annotation_tokens`: additional frame tokens of a turn, by the window where it was said and by role.
     """
     length_weight = LENGTH_WEIGHT if pairs != "with" else 0.0
 
@@ -161,7 +161,7 @@ def plan_recall(
             cost = candidates[key].tokens
             if key.turn_id not in live_turns and key.turn_id not in turns:
                 cost += (frame_tokens or {}).get(key.role, 0)
-                cost += (stamps or {}).get((candidates[key].window, key.role), 0)
+                cost += (annotation_tokens or {}).get((candidates[key].window, key.role), 0)
                 turns.add(key.turn_id)
             additions.append(PlannedResurrection(key, reason, hit.key, hit.similarity, cost))
         total = sum(addition.cost for addition in additions)

@@ -97,7 +97,7 @@ class WorkingSet:
         self.strategy = strategy or MagnitudeVoting()
         self.system_tokens = system_tokens
         self.frame_tokens = dict(frame_tokens or {})
-        self.stamps: dict[int, int] = {}  # additional tokens of a turn's frame, by turn
+        self.annotation_tokens: dict[int, int] = {}  # additional tokens of a turn's frame, by turn
         self.faults: Counter[RowFault] = Counter()
         self.reply: _Reply | None = None
         self.recording: Recorder | None = None
@@ -136,7 +136,7 @@ class WorkingSet:
 
     def frame_of(self, turn_id: int, role: Role) -> int:
         """Tokens of a turn's frame."""
-        return self.frame_tokens.get(role, 0) + self.stamps.get(turn_id, 0)
+        return self.frame_tokens.get(role, 0) + self.annotation_tokens.get(turn_id, 0)
 
     @property
     def turns(self) -> list[tuple[int, Role]]:
@@ -241,7 +241,7 @@ class WorkingSet:
         self._lay_out(chunks, np.concatenate(columns, axis=1))
         self._pinned |= {key for key, item in incoming.items() if item.pinned}
         if self.recording:
-            self.recording.note("add", tuple(incoming.values()), dict(self.stamps))
+            self.recording.note("add", tuple(incoming.values()), dict(self.annotation_tokens))
 
     def remove(self, keys: Iterable[ChunkKey]) -> tuple[LiveChunk, ...]:
         """Remove chunks, and return them as they were. Nothing changes if one is not live."""

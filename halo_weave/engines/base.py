@@ -26,20 +26,22 @@ Vectors = npt.NDArray[np.float32]  # (n, dimension), each of length 1
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do. It silently leaves out what it cannot do; without `speaks` it only counts tokens."""
+    """What an engine can do. It silently leaves out what it cannot do."""
 
-    speaks: bool = True
+    speaks: bool = True  # generates text; without it, the engine only counts tokens
     attention: bool = True  # captures attention rows
-    cuts: bool = True  # its cache can remove a part and put it back without reading the rest again
+    cuts: bool = (
+        True  # cells can be removed from its KV cache and restored without computing the others again
+    )
     token_ids: bool = True  # token ids are those of the model's vocabulary
-    surprisal: bool = True  # measures surprisal
-    late: bool = False  # rows and surprisal arrive later than their tokens, as `LateAttention`
-    reading: bool = True  # rows and surprisal also for the prompt, not only for generated tokens
-    ahead: bool = False  # can prefetch
+    surprisal: bool = True  # reports the surprisal of tokens
+    late: bool = False  # attention rows and surprisal arrive later than their tokens, as `LateAttention`
+    reading: bool = True  # attention rows and surprisal also for tokens of the prompt
+    ahead: bool = False  # can prefetch the next prompt
 
 
 def remote_host(url: str) -> str:
-    """The host of an address; empty: this machine."""
+    """The host of a URL; empty if it is this machine."""
     host = urlsplit(url).hostname or ""
     with suppress(ValueError):
         return "" if ipaddress.ip_address(host).is_loopback else host
@@ -57,9 +59,9 @@ class ModelInfo:
     trained_context: int  # context length that the model was trained with
     context: int  # how many tokens can be live in one window, on this engine
     special: dict[str, int]  # special tokens by name: "bos", "eos", "eot", ...
-    tokenizer: str  # fingerprint of the tokenizer: equal fingerprints, equal token ids
+    tokenizer: str  # fingerprint of the tokenizer: models with the same one have the same token ids
     template: Literal["model", "chatml"]  # where the chat template comes from
-    template_note: str = ""  # why the model's own template is not used; empty: it is
+    template_note: str = ""  # why the model's own chat template is not used; empty if it is used
     abilities: Capabilities = Capabilities()
     file: str = ""
     size_bytes: int = 0
@@ -72,10 +74,10 @@ class ModelInfo:
         default_factory=dict
     )  # special tokens by the template's names: bos_token, eos_token, …
     adds_bos: bool = False
-    url: str = ""  # host of the server that runs it; empty: it runs in this process
+    url: str = ""  # URL of the server that runs the model; empty: it runs in this process
     wide_layers: tuple[
         int, ...
-    ] = ()  # layers with full attention, if others have a sliding window; (): all layers
+    ] = ()  # layers with full attention, if the others have a sliding window; (): all layers
 
     @property
     def elsewhere(self) -> str:
@@ -94,10 +96,10 @@ class Sampling:
     max_new_tokens: int = 256
     stop: tuple[str, ...] = ()
     grammar: str = ""  # GBNF grammar of the text
-    likely: int = 0  # how many of the likeliest tokens are reported with each token
+    likely: int = 0  # number of most likely tokens to report with each token, with their log-probabilities
 
     def check(self) -> None:
-        """Refuse a prompt that the engine would misread or abort on."""
+        """Refuse values that the sampler would misread or abort on."""
         for name, fits, range in (
             ("temperature", 0.0 <= self.temperature < 100.0, "0 to 100"),
             ("top_p", 0.0 < self.top_p <= 1.0, "more than 0, up to 1"),
@@ -113,14 +115,15 @@ class Sampling:
             check_grammar(self.grammar)
 
 
-# Tokens without a position have negative labels. Labels from here on down are assigned in the order in which parts are
-# first read, so another process assigns them differently.
-GIVEN = -(1 << 24)
-# Labels from here on down are anonymous: frames of an earlier process, or of a message that is not sent yet. Such a token
-# is recognised by its text and its neighbour.
-NAMELESS = -(1 << 60)
-# Labels from here on down are text that was typed and not sent: it is not kept once it leaves the prompt.
-UNSENT = NAMELESS - (1 << 60)
+# A token of a chunk has its position as label; tokens without a position have negative labels. Labels from
+# `PROCESS_LABELS` down are assigned in the order in which this process first reads a part, so they mean nothing to
+# another process.
+PROCESS_LABELS = -(1 << 24)
+# Labels from here down are anonymous: frames from an earlier process, or of a message that is not sent yet. Such a
+# token is recognised by its id and its neighbour.
+ANONYMOUS_LABELS = -(1 << 60)
+# Labels from here down belong to text that was typed but not sent. Its cells are not saved when it leaves the prompt.
+UNSENT_LABELS = ANONYMOUS_LABELS - (1 << 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,21 +135,23 @@ class Segment:
         Positions  # (n,), unique within the prompt: a token's position, or a negative number if it has none
     )
     ids: Ids  # (n,)
-    lendable: bool = False  # said in this window of the memory: its cells may be used in other windows
+    lendable: bool = (
+        False  # said in this window, so its cells may be copied to other windows of the same owner
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The prompt as segments in order of time. The engine computes only what its cache does not have."""
+    """The prompt as segments in time order. The engine computes only the tokens that are not in its KV cache."""
 
     segments: Sequence[Segment]
     next_label: int  # label of the first generated token; they count up from there
-    # Label from which `Capture.reading` rows are captured (the first of the user turn).
+    # Label of the first token whose attention row is captured, for `Capture.reading`: the first of the user turn.
     read_from: int | None = None
-    # The owner of the window if it is one of this server's memory. Then the labels of chunks are positions in that memory, and
-    # their cells may come from other windows of the same owner.
+    # The owner of the window, if it is a window of this server's store. Then the labels of chunks are positions in the
+    # owner's memory, and their cells may be copied from other windows of the same owner.
     owner: str | None = field(default=None, kw_only=True)
-    # The same for engines that take messages. The reply so far comes last, as an assistant message.
+    # The same prompt for engines that take messages. The reply so far comes last, as an assistant message.
     messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
     recently_resurrected: frozenset[ChatMessage] = field(
         default=frozenset(), kw_only=True
@@ -157,9 +162,9 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class PrefillPlanned:
-    """Prefill begins: tokens that are still in the cache, put back into it, and to be computed.
+    """Prefill begins: how many tokens are still in the KV cache, are restored to it, and have to be computed.
 
-    Sent again if the prompt has to be read again from the start.
+    Sent a second time if the cache turns out to be unusable and the whole prompt is computed.
     """
 
     reused: int
@@ -171,15 +176,15 @@ class PrefillPlanned:
 class PrefillResult:
     """Prefill is done. `reused + restored + computed` is the length of the prompt."""
 
-    reused: int  # cells that stayed in the cache
-    restored: int  # cells of pruned text, put back without computing
+    reused: int  # tokens whose cells stayed in the KV cache
+    restored: int  # tokens whose saved cells were copied back, without computing
     computed: int  # tokens that the model computed
-    shifted: bool  # gaps between positions were closed because positions ran out
-    rebuilt: str  # why the window was read again from the start, or ""
+    shifted: bool  # cells were shifted together because their positions would exceed the trained context
+    rebuilt: str  # why the whole prompt was computed again, or ""
     seconds: float
     rows: tuple[
         AttentionRow, ...
-    ] = ()  # rows of the chunk tokens from `read_from` on, each up to its own token
+    ] = ()  # attention rows of the chunk tokens from `read_from` on, each over the tokens up to its own
     surprisal: npt.NDArray[np.float32] | None = None  # (chunk tokens from read_from on,), nats
 
 
@@ -190,13 +195,11 @@ class Step:
     id: int
     label: int
     piece: bytes
-    surprisal: (
-        float  # nats, under the model's own distribution (before temperature and truncation); NaN: unknown
-    )
+    surprisal: float  # nats, under the model's own distribution (before temperature and top-k); NaN: unknown
     row: AttentionRow | None  # over the chunk tokens of prompt and reply before this token, in time order
     likely: Sequence[
         tuple[bytes, float]
-    ] = ()  # pieces and log-probabilities of the likeliest tokens at this place
+    ] = ()  # pieces and log-probabilities of the most likely tokens at this place
 
 
 StopReason = Literal["stop", "eos", "length", "context", "abort"]
@@ -206,18 +209,18 @@ StopReason = Literal["stop", "eos", "length", "context", "abort"]
 class GenerationEnd:
     """The generation is over."""
 
-    reason: StopReason  # stop string, end of generation, max_new_tokens, no room left, aborted
+    reason: StopReason  # stop string, end-of-generation token, max_new_tokens, context full, aborted
     tokens: int
     seconds: float
-    row: AttentionRow | None = None  # row of the last token, if the model chose to end after it
-    # Tokens of the prompt as a server reports them: all, and those from its cache.
+    row: AttentionRow | None = None  # attention row of the last token, if the model ended the reply after it
+    # Prompt tokens that a server reports: all of them, and those from its cache.
     prompted: int | None = None
     cached: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LateTokenAttention:
-    """The attention row and surprisal that a shadow model has captured for a token of the reply."""
+    """The attention row and surprisal of one reply token, captured by a shadow model."""
 
     label: int
     row: AttentionRow | None  # as in `Step`
@@ -226,10 +229,10 @@ class LateTokenAttention:
 
 @dataclass(frozen=True, slots=True)
 class LateAttention:
-    """Attention and surprisal of the prompt, or of earlier tokens, which a shadow model has captured meanwhile."""
+    """Attention and surprisal that arrive after their tokens: of the prompt, or of earlier tokens of the reply."""
 
-    read: PrefillResult | None = None
-    words: tuple[LateTokenAttention, ...] = ()
+    prefill: PrefillResult | None = None
+    tokens: tuple[LateTokenAttention, ...] = ()
 
 
 GenerationEvent = PrefillPlanned | PrefillResult | Step | LateAttention | GenerationEnd
@@ -246,21 +249,21 @@ class Engine(Protocol):
 
     @property
     def step_seconds(self) -> float:
-        """How long the step of work that runs now has been running; 0 if none runs or if that is not known."""
+        """How many seconds the current decode has been running; 0 if none runs or that is not known."""
         return 0.0
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
-        """Exact: the pieces join to the text. With `special`, control tokens in the text are recognised."""
+        """Tokenize so that the pieces join to exactly the text. `special`: recognise control tokens in the text."""
 
     def pieces(self, ids: Ids) -> Tokens:
         """The bytes of each token id."""
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which of the ids are control tokens, such as the end of a turn, or no tokens of this model."""
+        """Which of the ids are control tokens, such as the end of a turn, or are not in the vocabulary."""
 
     @property
     def facts(self) -> TemplateFacts:
-        """What is known of the model's chat template: how it thinks, how it calls tools."""
+        """What is known about the model's chat template: how it writes thoughts and tool calls."""
 
     def chat(
         self,
@@ -269,7 +272,7 @@ class Engine(Protocol):
         effort: str | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> ChatPrompt:
-        """A conversation in the model's chat template, up to where the model continues.
+        """Render a conversation with the model's chat template, up to where the model continues.
 
         `effort`: how much it should think, if the template has a switch. `tools`: tools that it may call.
         """
@@ -284,51 +287,52 @@ class Engine(Protocol):
         mode: Literal["splice", "exact"] = "splice",
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[GenerationEvent]:
-        """Read the prompt, then generate. `stopped` is called before each token."""
+        """Prefill the prompt, then generate. `stopped` is called before each token."""
 
-    def read_ahead(
+    def prefetch(
         self,
         window: str,
         prompt: Prompt,
         *,
         room: int,
         mode: Literal["splice", "exact"] = "splice",
-        most: int | None = None,
+        max_computed: int | None = None,
         capture: Capture | None = None,
     ) -> None:
-        """Prefetch the beginning of the next prompt. Returns at once; a generation ends it.
+        """Prefill the beginning of the next prompt in the background. Returns at once; `generate` ends it.
 
-        `room`: leave room for so many more tokens. `most`: if more tokens than these must be computed, none are, and
-        only cells on disk are loaded into memory. `capture`: what a generation will capture from `read_from` on; if it
-        matches and the tokens are the same, they are not read again. By default nothing is prefetched: others may need
-        the server of a remote engine.
+        `room`: free cells to leave after the prompt. `max_computed`: if more tokens than these would have to be
+        computed, compute none and only load saved cells. `capture`: the attention that the generation will capture from
+        `read_from` on; it is captured now and reused if the tokens stay the same. The default does nothing: the server
+        of a remote engine may be busy with other clients.
         """
         return
 
     def forget(self, window: str) -> None:
-        """Drop a window's KV cache. It is rebuilt on its next turn.
+        """Drop a window's KV cache. It is rebuilt on the window's next turn.
 
-        Windows whose names have the same part before the first / form a group; that part with the / stands for all of
-        them.
+        Windows form a group if their names have the same part before the first `/`. A name that ends with `/` stands
+        for the whole group.
         """
 
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
-        """Text was deleted: remove the tokens with labels from the first of each span up to the second.
+        """Remove deleted text from KV caches.
 
-        A span begins with the message that was deleted, in whole or in part, and ends with the deleted part. `windows`
-        have read them at some time. Cells of later text were computed while the deleted text was visible: they are
-        dropped, and computed again before the next reply.
-        So is what other windows took from them. Without spans, which tokens were deleted is not known: nothing of these
-        windows is used any more.
+        `spans`: for each deletion the label where the affected message begins and the label after the deleted part.
+        `windows`: windows whose prompts have contained the text. Their cells of later text were computed while the
+        deleted text was visible: these cells are dropped, with copies of them in other windows, and computed again
+        before the next reply. No spans: the deleted tokens are not known, so all cells of `windows` are dropped.
         """
 
     def close(self) -> None:
         return
 
 
-def windows_named_by(name: str, windows: Iterable[str]) -> list[str]:
-    """The windows that a name stands for: one window, or with a trailing / all windows of a group."""
-    return [one for one in windows if one == name or (name.endswith("/") and one.startswith(name))]
+def matching_windows(name: str, windows: Iterable[str]) -> list[str]:
+    """The windows that a name stands for: one window, or all windows of a group if it ends with `/`."""
+    return [
+        window for window in windows if window == name or (name.endswith("/") and window.startswith(name))
+    ]
 
 
 class Embedder(Protocol):
@@ -336,7 +340,7 @@ class Embedder(Protocol):
 
     @property
     def name(self) -> str:
-        """Model and version: identifies the generation of vectors that it makes."""
+        """Model and version. Vectors with another name are not comparable."""
 
     @property
     def dimension(self) -> int: ...
@@ -351,7 +355,7 @@ class Embedder(Protocol):
 
 
 class TagFilter(NamedTuple):
-    """Limits a search to tags: windows with all that was said in them, and chunks by key and number."""
+    """Limits a search to what a tag was put on: whole windows, and single chunks by key and number."""
 
     windows: frozenset[str]
     chunks: Mapping[ChunkKey, int]
@@ -366,7 +370,7 @@ class SearchFilter:
     since: datetime | None = None
     before: datetime | None = None
     windows: frozenset[str] | None = None  # ids; None: all
-    tagged: tuple[TagFilter, ...] = ()  # filters that must all match
+    tagged: tuple[TagFilter, ...] = ()  # all of them must match
 
     def takes(self, key: ChunkKey, window: str, said: datetime) -> bool:
         """Whether the filter matches this chunk, ignoring the speaker."""
@@ -375,15 +379,15 @@ class SearchFilter:
             and (self.since is None or said >= self.since)
             and (self.before is None or said < self.before)
             and (self.windows is None or window in self.windows)
-            and all(window in one.windows or key in one.chunks for one in self.tagged)
+            and all(window in tag.windows or key in tag.chunks for tag in self.tagged)
         )
 
     def narrowed(self, role: Role | None, since: datetime | None, before: datetime | None) -> SearchFilter:
         """This filter, also limited to a role and a time. Filters by different roles match nothing."""
         if role is not None and self.role not in (None, role):
             return replace(self, windows=frozenset())
-        since = max((one for one in (self.since, since) if one is not None), default=None)
-        before = min((one for one in (self.before, before) if one is not None), default=None)
+        since = max((time for time in (self.since, since) if time is not None), default=None)
+        before = min((time for time in (self.before, before) if time is not None), default=None)
         return replace(self, role=self.role or role, since=since, before=before)
 
     def with_tag(self, tagged: TagFilter) -> SearchFilter:

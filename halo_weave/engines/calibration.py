@@ -36,12 +36,10 @@ log = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]  # what is being done, the amount done, the whole amount
 
 METHOD = 2  # the version of the tests and of the choice of heads; a stored calibration of another version is not used
-PROGRESS_TEXT = "Finding out which heads look back"
+PROGRESS_TEXT = "Calibrating the attention heads"
 WINDOW = "calibration"  # the window id that the engine caches the tests under
 WORD_LISTS, FACT_STORIES = 2, 4  # lists of words to copy; stories, with a question for each of their facts
-HEADS_PER_PASS = (
-    512  # their attention rows take about 50 MB; a model with more heads reads each prompt several times
-)
+HEADS_PER_PASS = 512  # their rows take about 50 MB; with more heads, each prompt is computed several times
 BLOCK = 1 << 20  # bytes read at once to hash a file
 
 WORDS = """
@@ -111,11 +109,11 @@ def load_or_calibrate(
     try:
         places = _files(engine, folder, shared, progress)
         stored = [None if force else _read_file(place) for place in places]
-        found = next((one for one in stored if one), None) or calibrate(engine, progress)
-        for place, known in zip(places, stored, strict=True):
-            if known is None:
-                _write_file(place, {"method": METHOD, "model": engine.info.name, **_as_json(found)})
-        return found
+        calibration = next(filter(None, stored), None) or calibrate(engine, progress)
+        for place, content in zip(places, stored, strict=True):
+            if content is None:
+                _write_file(place, {"method": METHOD, "model": engine.info.name, **_as_json(calibration)})
+        return calibration
     except (HaloWeaveError, OSError) as error:
         log.warning("The model was not calibrated: %s", error)
         return Calibration(sentence=f"This model was not calibrated: {error}")
@@ -128,8 +126,8 @@ def load_calibration(
     if (fixed := _known_without_tests(engine)) is not None:
         return fixed
     if (shadow_model := _shadow_model_of(engine)) is not None:
-        found = load_calibration(shadow_model, folder, progress, shared=shared)
-        return found and _of_shadow_model(shadow_model, found)
+        stored = load_calibration(shadow_model, folder, progress, shared=shared)
+        return stored and _of_shadow_model(shadow_model, stored)
     try:
         return next(filter(None, map(_read_file, _files(engine, folder, shared, progress))), None)
     except OSError:
@@ -143,14 +141,15 @@ def pending_calibration(engine: Engine) -> Calibration:
 
 
 def _shadow_model_of(engine: Engine) -> Engine | None:
-    """The small local model that reads attention in place of this engine, if the engine shows none."""
+    """The small local model that supplies attention for an engine that exposes none."""
     shadow_model: Engine | None = getattr(engine, "shadow_model", None)
     return shadow_model
 
 
-def _of_shadow_model(shadow_model: Engine, found: Calibration) -> Calibration:
+def _of_shadow_model(shadow_model: Engine, calibration: Calibration) -> Calibration:
     return replace(
-        found, sentence=f"{shadow_model.info.name} reads along and lends its eyes. {found.sentence}"
+        calibration,
+        sentence=f"Attention comes from the shadow model {shadow_model.info.name}. {calibration.sentence}",
     )
 
 
@@ -167,7 +166,9 @@ def _known_without_tests(engine: Engine) -> Calibration | None:
     if not info.file and not info.url:
         return NOT_CALIBRATED
     return (
-        None if info.abilities.attention else Calibration(sentence="What this model looks at cannot be read.")
+        None
+        if info.abilities.attention
+        else Calibration(sentence="The attention of this model cannot be captured.")
     )
 
 
@@ -222,7 +223,7 @@ class _Trial:
     def run(self, engine: Engine) -> Strengths:
         """(layers, heads): the mean share of attention that the right token got."""
         layers, heads = engine.info.layers, engine.info.heads
-        found = np.zeros((layers, heads))
+        strengths = np.zeros((layers, heads))
         at_once = layers if len(self.targets) == 1 else max(1, HEADS_PER_PASS // heads)
         for first in range(0, layers, at_once):
             chosen = tuple(range(first, min(layers, first + at_once)))
@@ -230,8 +231,8 @@ class _Trial:
             for row, token in self.targets:
                 raw = rows[row].raw if row < len(rows) else None
                 if raw is not None:
-                    found[chosen[0] : chosen[-1] + 1] += raw[:, token].reshape(-1, heads)
-        return found / max(1, len(self.targets))
+                    strengths[chosen[0] : chosen[-1] + 1] += raw[:, token].reshape(-1, heads)
+        return strengths / max(1, len(self.targets))
 
 
 def _rows(engine: Engine, prompt: Prompt, capture: Capture) -> tuple[AttentionRow, ...]:
@@ -307,16 +308,17 @@ def _prompt(
 # Files
 
 
-def _as_json(found: Calibration) -> dict[str, Any]:
-    return {"sentence": found.sentence, "heads": [one._asdict() for one in found.heads]}
+def _as_json(calibration: Calibration) -> dict[str, Any]:
+    return {"sentence": calibration.sentence, "heads": [head._asdict() for head in calibration.heads]}
 
 
 def _read_file(place: Path) -> Calibration | None:
     """The stored calibration; None if there is none of this `METHOD`, or it cannot be read."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        kept = json.loads(place.read_text(encoding="utf-8"))
-        if kept["method"] == METHOD:
-            return Calibration(tuple(RetrievalHead(**one) for one in kept["heads"]), kept["sentence"])
+        content = json.loads(place.read_text(encoding="utf-8"))
+        if content["method"] == METHOD:
+            heads = tuple(RetrievalHead(**head) for head in content["heads"])
+            return Calibration(heads, content["sentence"])
     return None
 
 
@@ -344,7 +346,7 @@ def _hash_of(file: Path, lists: Sequence[Path], progress: Progress) -> str:
             while block := source.read(BLOCK):
                 digest.update(block)
                 done += len(block)
-                progress("Checking which model it is", done, stat.st_size)
+                progress("Hashing the model file", done, stat.st_size)
         sha256 = digest.hexdigest()
     entry = {"mark": size_and_time, "sha256": sha256}
     for place, known in kept.items():

@@ -1,4 +1,4 @@
-"""A prompt as flat arrays in time order, what to observe while it is read, and attention rows over its tokens. Pure."""
+"""A prompt as flat arrays in time order, what to observe during prefill, and attention rows over its tokens. No I/O."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class FlatPrompt:
     labels: Positions  # (n,)
     ids: Ids  # (n,)
     kinds: Kinds  # (n,)
-    lendable: npt.NDArray[np.bool_]  # (n,), said in this window of the memory
-    owner: str | None = None  # whose window of the memory it is for
+    lendable: npt.NDArray[np.bool_]  # (n,), said in this window, so other windows may use the cells
+    owner: str | None = None  # the owner of the window, if it is a window of this server's store
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @classmethod
     def of(cls, prompt: Prompt, *, vocabulary: int, context: int) -> Self:
-        """A prompt that makes no sense, or does not fit, is refused."""
+        """The segments of a prompt, joined. A prompt that is inconsistent or too long is refused."""
         segments = [segment for segment in prompt.segments if len(segment.labels)]
         if not segments:
-            raise BadInput("There is nothing to read: the prompt has no tokens.")
+            raise BadInput("The prompt has no tokens.")
         flat = cls(
             labels=np.concatenate([segment.labels for segment in segments]).astype(np.int64),
             ids=np.concatenate([segment.ids for segment in segments]).astype(np.int32),
@@ -48,10 +48,10 @@ class FlatPrompt:
         if len(flat.ids) != len(flat.labels):
             raise BadInput(f"The prompt has {len(flat.ids)} token ids for {len(flat.labels)} labels.")
         if len(np.unique(flat.labels)) != len(flat):
-            raise BadInput("A label stands twice in the prompt.")
+            raise BadInput("The prompt has the same label twice.")
         if flat.ids.min() < 0 or flat.ids.max() >= vocabulary:
             raise BadInput(
-                f"The prompt has a token that the model does not: its vocabulary ends at {vocabulary}."
+                f"The prompt has a token id outside the model's vocabulary of {vocabulary} tokens."
             )
         if len(flat) >= context:
             raise BadInput(
@@ -61,50 +61,50 @@ class FlatPrompt:
         return flat
 
     def is_consistent_with(self, tokens: CachedTokens) -> bool:
-        """Whether tokens at the same position are the same: those on disk may be of another conversation."""
+        """Whether tokens at the same position have the same id: cells on disk may be of another conversation."""
         _, here, there = np.intersect1d(self.labels, tokens.labels, assume_unique=True, return_indices=True)
         return bool(((self.ids[here] == tokens.ids[there]) | (self.labels[here] < 0)).all())
 
-    def has(self, labels: Positions, ids: Ids, wanted: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Which of these tokens are among the wanted ones of the prompt."""
-        order = np.argsort(self.labels[wanted])
-        known, texts = self.labels[wanted][order], self.ids[wanted][order]
-        at = np.minimum(np.searchsorted(known, labels), len(known) - 1)
-        same: npt.NDArray[np.bool_] = (known[at] == labels) & (texts[at] == ids)
+    def contains(self, labels: Positions, ids: Ids, among: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which of these tokens the prompt has among its tokens selected by the mask `among`."""
+        order = np.argsort(self.labels[among])
+        sorted_labels, sorted_ids = self.labels[among][order], self.ids[among][order]
+        at = np.minimum(np.searchsorted(sorted_labels, labels), len(sorted_labels) - 1)
+        same: npt.NDArray[np.bool_] = (sorted_labels[at] == labels) & (sorted_ids[at] == ids)
         return same
 
     def index_of(self, label: int) -> int:
-        found = np.flatnonzero(self.labels == label)
-        if not len(found):
-            raise BadInput(f"The prompt has no token {label} to read from.")
-        return int(found[0])
+        indices = np.flatnonzero(self.labels == label)
+        if not len(indices):
+            raise BadInput(f"The prompt has no token with the label {label}.")
+        return int(indices[0])
 
 
 @dataclass(slots=True, eq=False)
 class Observation:
-    """What is to be read off while a prompt goes through the model, and what was."""
+    """What to capture during the prefill of a prompt (attention rows, surprisal), and what has been captured."""
 
-    last: bool = False  # the row of the last token, from which the first reply token is chosen
-    rows_from: int = NEVER  # index of the first token whose row is wanted
+    last_row: bool = False  # capture the row of the last token, from which the first reply token is sampled
+    rows_from: int = NEVER  # index of the first token whose row is captured
     surprisal_from: int = NEVER
     capture: Capture | None = None
-    known: int = 0  # index of the first token of which not all was read off before
+    observed: int = 0  # everything before this index was captured already, by a prefetch
     rows: list[AttentionRow] = field(default_factory=list)
     surprisal: list[float] = field(default_factory=list)
-    mapping_errors: int = 0  # rows that did not fit the map of cells
+    mapping_errors: int = 0  # rows that did not match the tokens' cells
 
-    def start_over(self) -> None:
-        """What was read off does not count: the prompt is read anew."""
-        self.rows, self.surprisal, self.mapping_errors, self.known = [], [], 0, 0
+    def reset(self) -> None:
+        """Discard everything captured, since the prompt is computed again."""
+        self.rows, self.surprisal, self.mapping_errors, self.observed = [], [], 0, 0
 
     def reuse_observations(self, before: Observation | None, same: int, kinds: Kinds) -> None:
-        """What was read off before of a prompt that begins with the same tokens counts for this one.
+        """Take over what was captured `before` of a prompt with the same first `same` tokens.
 
-        The last of them is computed again, since it tells how little the next one was expected.
+        The last of these tokens is computed again, since its logits give the surprisal of the next one.
         """
-        self.start_over()
-        wanted = self.capture, self.rows_from, self.surprisal_from
-        if before is None or wanted != (before.capture, before.rows_from, before.surprisal_from):
+        self.reset()
+        request = self.capture, self.rows_from, self.surprisal_from
+        if before is None or request != (before.capture, before.rows_from, before.surprisal_from):
             return
         rows = int((kinds[self.rows_from : same - 1] == CHUNK).sum())
         surprisal = int((kinds[self.surprisal_from : same] == CHUNK).sum())
@@ -112,17 +112,21 @@ class Observation:
             rows <= len(before.rows) and surprisal <= len(before.surprisal) and not before.mapping_errors
         )
         if complete and same - 1 > self.compute_from:
-            self.rows, self.surprisal, self.known = before.rows[:rows], before.surprisal[:surprisal], same - 1
+            self.rows, self.surprisal, self.observed = (
+                before.rows[:rows],
+                before.surprisal[:surprisal],
+                same - 1,
+            )
 
     @classmethod
     def of(cls, prompt: FlatPrompt, read_from: int | None, capture: Capture | None) -> Self:
         if capture is None:
             return cls()
         if read_from is None or not (capture.reading or capture.reading_surprisal):
-            return cls(last=capture.reply)
+            return cls(last_row=capture.reply)
         start = prompt.index_of(read_from)
         return cls(
-            last=capture.reply,
+            last_row=capture.reply,
             rows_from=start if capture.reading else NEVER,
             surprisal_from=start if capture.reading_surprisal else NEVER,
             capture=capture,
@@ -130,14 +134,15 @@ class Observation:
 
     @property
     def compute_from(self) -> int:
-        """From which token on the prompt must be computed. A token's surprisal is known from the one before it."""
-        return max(0, min(self.rows_from, self.surprisal_from - 1), self.known)
+        """Index from which tokens must be computed. A token's surprisal comes from the logits of the one before it."""
+        return max(0, min(self.rows_from, self.surprisal_from - 1), self.observed)
 
 
-def latest_in_sight(labels: Positions, kinds: Kinds, known: Positions) -> Positions:
-    """For each token of a prompt the latest position that it was computed in sight of, itself included.
+def latest_visible_positions(labels: Positions, kinds: Kinds, known: Positions) -> Positions:
+    """For each token of a prompt, the latest position among the tokens that it attended to, itself included.
 
-    `known`: of tokens that are not computed now; -1 for those that are. A chunk without positions could be of any time.
+    `known`: this value for tokens that are in the cache already; -1 for those that are computed now. The value of a
+    chunk without positions is `NEVER`: it could be of any time.
     """
     own = np.where((labels < 0) & (kinds == CHUNK), NEVER, labels)
     before = np.maximum.accumulate(np.maximum(own, known))
@@ -147,7 +152,10 @@ def latest_in_sight(labels: Positions, kinds: Kinds, known: Positions) -> Positi
 def attention_row(
     row: Floats, columns: npt.NDArray[np.int32], kinds: Kinds, raw: Floats | None = None
 ) -> AttentionRow | None:
-    """A row over cells becomes a row over tokens. None if a cell that should be empty was looked at."""
+    """Convert attention over cells to attention over tokens, whose cells are `columns`.
+
+    None if a cell that should be empty got attention: then the mapping of tokens to cells is wrong.
+    """
     if int(columns.max()) >= len(row):
         return None
     shares = row.take(columns)
@@ -156,13 +164,13 @@ def attention_row(
         return None
     shares = shares / np.float32(total)
     chunks = kinds == CHUNK
-    aside = shares[~chunks]
+    outside = shares[~chunks]
     return AttentionRow(
         tokens=shares[chunks],
         frames=float(shares[kinds == FRAME].sum(dtype=np.float64)),
         system=float(shares[kinds == SYSTEM].sum(dtype=np.float64)),
-        aside=len(aside),
-        aside_peak=float(aside.max()) if len(aside) else 0.0,
+        aside=len(outside),
+        aside_peak=float(outside.max()) if len(outside) else 0.0,
         first=None if chunks[0] else float(shares[0]),
         raw=None if raw is None else raw.take(columns[chunks], axis=1),
     )

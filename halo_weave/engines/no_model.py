@@ -25,12 +25,11 @@ from halo_weave.engines.templates.model_template import TemplateFacts
 from halo_weave.errors import EngineError
 
 ASSUMED_CONTEXT = 8192
-BYTES_PER_TOKEN = 4  # about the bytes of a token in most models
+BYTES_PER_TOKEN = 4  # typical length of a token
 
 
 class NoModelEngine(Engine):
-    """Lets windows be shown and changed before a model is loaded. Deleted text is also removed from the folder of
-    `cells`."""
+    """Allows windows to be shown and edited without a model. Deleted text is also removed from `cells`, the KV cache on disk."""
 
     def __init__(self, cells: Path) -> None:
         self._cells = cells
@@ -57,7 +56,7 @@ class NoModelEngine(Engine):
         return Tokens.of([0] * len(pieces), pieces)
 
     def pieces(self, ids: Ids) -> Tokens:
-        raise EngineError("There is no model, so token ids stand for nothing.")
+        raise EngineError("No model is loaded, so token ids cannot be converted to text.")
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
         return np.zeros(len(ids), np.bool_)
@@ -69,7 +68,7 @@ class NoModelEngine(Engine):
         effort: str | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> ChatPrompt:
-        """A conversation with ChatML's frames."""
+        """Render a conversation as ChatML."""
         pieces: list[Piece] = []
         for i, message in enumerate(messages):
             pieces += [
@@ -89,7 +88,7 @@ class NoModelEngine(Engine):
         mode: Literal["splice", "exact"] = "splice",
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[GenerationEvent]:
-        raise EngineError("There is no model to speak.")
+        raise EngineError("No model is loaded.")
 
     def forget(self, window: str) -> None:
         discard_window(self._cells, window)

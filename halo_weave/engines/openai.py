@@ -1,4 +1,4 @@
-"""Engine for servers with `/v1/chat/completions`: tokens and attention are hidden, so tokens are counted here and a shadow model supplies attention."""
+"""Engine for servers with `/v1/chat/completions`. They expose no tokens or attention: tokens are estimated, and a shadow model supplies attention."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from halo_weave.engines.base import (
     Sampling,
     Step,
     StopReason,
-    windows_named_by,
+    matching_windows,
 )
 from halo_weave.engines.flat_prompt import FlatPrompt
 from halo_weave.engines.remote_server import RemoteServer, RequestRejected, check_url
@@ -68,20 +68,20 @@ class CountingTokenizer:
     def pieces(self, ids: Ids) -> Tokens:
         known = len(self._pieces)
         if len(ids) and not 0 <= ids.min() <= ids.max() < known:
-            raise BadInput("There are tokens that nobody has counted here.")
+            raise BadInput("The token ids are unknown: this process has not tokenized their text.")
         return Tokens.of(ids, [self._pieces[id] for id in ids.tolist()])
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
         return (ids < 0) | (ids >= COUNTED_VOCABULARY)
 
     def _id(self, piece: bytes) -> int:
-        found = self._ids.get(piece)
-        if found is None:
+        id = self._ids.get(piece)
+        if id is None:
             with self._lock:
-                found = self._ids.setdefault(piece, len(self._pieces) % COUNTED_VOCABULARY)
-                if found == len(self._pieces):
+                id = self._ids.setdefault(piece, len(self._pieces) % COUNTED_VOCABULARY)
+                if id == len(self._pieces):
                     self._pieces.append(piece)
-        return found
+        return id
 
 
 Message = dict[str, Any]
@@ -126,7 +126,7 @@ Call one with <tool_call>
 {% endif %}"""
 OMITTED = "[…]"  # in place of a pruned question whose answer is live
 _CALL = re.compile(r"\s*<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-_ANSWER = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>(?=<\|im_end\|>|\Z)", re.DOTALL)
+_TOOL_RESPONSE = re.compile(r"<tool_response>\n?(.*?)\n?</tool_response>(?=<\|im_end\|>|\Z)", re.DOTALL)
 _FRAME = re.compile(r"\A\s*(<\|im_end\|>\s*)?(<\|im_start\|>assistant\s*)?")
 _THOUGHT = re.compile(r"\A\s*<think>.*?(</think>\s*|\Z)", re.DOTALL)
 
@@ -136,34 +136,34 @@ def in_cached_order(
     now: Sequence[ChatMessage],
     recently_resurrected: Container[ChatMessage] = (),
 ) -> list[ChatMessage]:
-    """The messages `now` in the order in which the server can reuse its cache: the request `before`, and its reply.
+    """The messages `now` in an order that lets the server reuse its prompt cache from the previous request, `before`.
 
-    What was sent before stays where it was, as far as none of it was pruned; if less than half can stay, the order of
-    time is used. `guests`, which were resurrected recently, come after it, with their dates, right before what is new.
+    Messages of the previous request keep their order up to the first that was pruned since. If less than half of them can
+    keep it, chronological order is used. Recently resurrected messages come after them, right before the new ones.
     """
-    *said, newest = now
-    places = defaultdict[ChatMessage, deque[int]](deque)
-    for place, one in enumerate(said):
-        places[one].append(place)
-    found = [places[one].popleft() if places[one] else None for one in before]
-    kept = [place for place in takewhile(lambda place: place is not None, found) if place is not None]
-    if len(kept) < len(before) / 2:
-        kept = []
-    last = -1 if not found or found[-1] is None else found[-1]
-    rest = sorted(set(range(len(said))).difference(kept))
-    stays = [place for place in rest if place <= last and said[place] not in recently_resurrected]
-    recent = [place for place in rest if place <= last and said[place] in recently_resurrected]
-    since = [place for place in rest if place > last]
-    reply = list(takewhile(lambda place: said[place].role == "assistant", since))
-    order = [*kept, *stays, *reply, *recent, *since[len(reply) :]]
-    return [*(said[place] for place in order), newest]
+    *earlier, newest = now
+    indices = defaultdict[ChatMessage, deque[int]](deque)
+    for index, message in enumerate(earlier):
+        indices[message].append(index)
+    matches = [indices[message].popleft() if indices[message] else None for message in before]
+    prefix = [index for index in takewhile(lambda index: index is not None, matches) if index is not None]
+    if len(prefix) < len(before) / 2:
+        prefix = []
+    last = -1 if not matches or matches[-1] is None else matches[-1]
+    rest = sorted(set(range(len(earlier))).difference(prefix))
+    old = [index for index in rest if index <= last and earlier[index] not in recently_resurrected]
+    recent = [index for index in rest if index <= last and earlier[index] in recently_resurrected]
+    since = [index for index in rest if index > last]
+    reply = list(takewhile(lambda index: earlier[index].role == "assistant", since))
+    order = [*prefix, *old, *reply, *recent, *since[len(reply) :]]
+    return [*(earlier[index] for index in order), newest]
 
 
 def alternate_roles(messages: Iterable[ChatMessage]) -> list[Message]:
     """The system prompt, then user and assistant messages in turn.
 
-    Where chunks are pruned, two messages of the same role may be adjacent: user messages are joined, and before an
-    answer without its question a placeholder is inserted.
+    If messages in between are pruned, neighbours may have the same role. User messages are then joined, and a placeholder
+    is inserted before an answer whose question is pruned.
     """
     system, talk = [], list[Message]()
     for message in messages:
@@ -178,28 +178,28 @@ def alternate_roles(messages: Iterable[ChatMessage]) -> list[Message]:
             talk[-1]["content"] += f"\n\n{text}"
         else:
             talk.append({"role": role, "content": text})
-    told = [{"role": "system", "content": "\n\n".join(system)}] if system else []
-    return [*told, *talk]
+    first = [{"role": "system", "content": "\n\n".join(system)}] if system else []
+    return [*first, *talk]
 
 
 def with_reply(talk: Sequence[Message], reply: str) -> list[Message]:
-    """The conversation with the reply so far: calls and tool output become messages of their own."""
+    """The conversation with the reply so far. Tool calls and tool output become messages of their own."""
     messages, rest, number = list(talk), _THOUGHT.sub("", reply), 0
-    while made := _CALL.search(rest):
+    while first := _CALL.search(rest):
         calls = list[Message]()
-        before, end = rest[: made.start()].strip(), made.start()
-        while (call := _CALL.match(rest, end)) and (one := _call_in(call.group(1))):
-            number, end = number + 1, call.end()
-            function = {"name": one.name, "arguments": json.dumps(dict(one.arguments))}
+        before, end = rest[: first.start()].strip(), first.start()
+        while (match := _CALL.match(rest, end)) and (call := _call_in(match.group(1))):
+            number, end = number + 1, match.end()
+            function = {"name": call.name, "arguments": json.dumps(dict(call.arguments))}
             calls.append({"id": f"call_{number}", "type": "function", "function": function})
         if not calls:
             break
         messages.append({"role": "assistant", "content": before or None, "tool_calls": calls})
         rest = rest[end:]
-        for asked in calls:
-            answer = _ANSWER.search(rest)
-            told, end = (answer.group(1), answer.end()) if answer else (rest, len(rest))
-            messages.append({"role": "tool", "tool_call_id": asked["id"], "content": told.strip("\n")})
+        for message in calls:
+            response = _TOOL_RESPONSE.search(rest)
+            output, end = (response.group(1), response.end()) if response else (rest, len(rest))
+            messages.append({"role": "tool", "tool_call_id": message["id"], "content": output.strip("\n")})
             rest = rest[end:]
         rest = _THOUGHT.sub("", _FRAME.sub("", rest))
     if rest.strip():
@@ -208,30 +208,30 @@ def with_reply(talk: Sequence[Message], reply: str) -> list[Message]:
 
 
 def format_call(name: str, arguments: str) -> str:
-    """A call that a server sends in separate fields, as it is written in a reply."""
+    """A tool call that the server sent as a field, as text of the reply."""
     try:
-        given = json.loads(arguments or "{}")
+        values = json.loads(arguments or "{}")
     except (ValueError, RecursionError):
-        given = {}
-    told = json.dumps(
-        {"name": name, "arguments": given if isinstance(given, dict) else {}}, ensure_ascii=False
+        values = {}
+    call = json.dumps(
+        {"name": name, "arguments": values if isinstance(values, dict) else {}}, ensure_ascii=False
     )
-    return f"\n<tool_call>\n{told}\n</tool_call>"
+    return f"\n<tool_call>\n{call}\n</tool_call>"
 
 
 def _call_in(text: str) -> NativeCall | None:
     try:
-        found = json.loads(text)
-        return NativeCall(str(found["name"]), dict(found.get("arguments") or {}))
+        call = json.loads(text)
+        return NativeCall(str(call["name"]), dict(call.get("arguments") or {}))
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 DEFAULT_CONTEXT = 8192  # context in tokens, if the server does not report it
-REQUEST_TIMEOUT = 30.0  # seconds for an answer that needs no model
-MAX_WINDOWS = 256  # windows whose last requests are remembered
+REQUEST_TIMEOUT = 30.0  # seconds for a request that does not run the model
+MAX_WINDOWS = 256  # number of windows whose last requests are remembered
 SHADOW_TIMEOUT = 60.0  # seconds that the shadow model may take after a reply
-# Options that some servers reject, by the name in the error: left out from then on, or sent under another name.
+# Request fields that some servers reject. If the error names one, it is sent under the other name from then on, or omitted.
 OPTIONAL_FIELDS = {
     "max_tokens": "max_completion_tokens",
     **dict.fromkeys(
@@ -250,8 +250,8 @@ OPTIONAL_FIELDS = {
     **dict.fromkeys(("temperature", "top_p"), ""),
 }
 NO_ATTENTION = Calibration(
-    sentence="This model hides what it looks at, and nobody reads along: light comes from surprise, as far as the server "
-    "tells it, and from recall."
+    sentence="This server does not expose attention, and there is no shadow model: brightness comes from surprisal, as far as "
+    "the server reports it, and from recall."
 )
 FINISH_REASONS: dict[str, StopReason] = {
     "stop": "eos",
@@ -262,7 +262,7 @@ FINISH_REASONS: dict[str, StopReason] = {
 
 
 class OpenAiEngine(Engine):
-    """Sends prompts as messages. Tokens are counted with the shadow model's tokenizer."""
+    """Sends prompts as messages. The shadow model's tokenizer counts tokens; without a shadow model they are estimated."""
 
     def __init__(
         self,
@@ -280,8 +280,10 @@ class OpenAiEngine(Engine):
         self.calibration = NO_ATTENTION if shadow_model is None else None  # else the shadow model's
         self._counting = CountingTokenizer()
         self._renderer = TemplateRenderer()
-        self._left_out: set[str] = set()
-        self._asked: dict[str, Sequence[ChatMessage]] = {}  # messages of each window's last request, in order
+        self._rejected_fields: set[str] = set()
+        self._last_messages: dict[
+            str, Sequence[ChatMessage]
+        ] = {}  # messages of each window's last request, in order
         try:
             self._template = ModelTemplate(
                 TOOL_TEMPLATE,
@@ -292,7 +294,7 @@ class OpenAiEngine(Engine):
             listed = self._models()
             self.model = model or next(iter(listed), "")
             if not self.model:
-                raise BadInput(f"{self.server.url} lists no models. Name one: --model-name …")
+                raise BadInput(f"{self.server.url} lists no models. Name a model with --model-name.")
             self._info = self._describe(listed.get(self.model, {}), context)
         except BaseException:
             self.close()
@@ -307,40 +309,42 @@ class OpenAiEngine(Engine):
     def _models(self) -> dict[str, Mapping[str, Any]]:
         """The models that the server lists, by name. Some servers have no list."""
         try:
-            told = self.server.ask("GET", "models", patience=REQUEST_TIMEOUT)
+            response = self.server.request("GET", "models", timeout=REQUEST_TIMEOUT)
         except RequestRejected as error:
             if error.status in (404, 405, 501):
                 return {}
             raise
-        rows = told.get("data") if isinstance(told, dict) else None
-        return {str(one["id"]): one for one in rows or () if isinstance(one, dict) and "id" in one}
+        models = response.get("data") if isinstance(response, dict) else None
+        return {
+            str(model["id"]): model for model in models or () if isinstance(model, dict) and "id" in model
+        }
 
     def _describe(self, listed: Mapping[str, Any], context: int | None) -> ModelInfo:
         meta = listed.get("meta")
         sizes = [listed.get("max_model_len"), listed.get("context_length")]
         sizes += [meta.get("n_ctx"), meta.get("n_ctx_train")] if isinstance(meta, dict) else []
-        known = next((one for one in sizes if isinstance(one, int) and one > 0), DEFAULT_CONTEXT)
-        eyes = self.shadow_model.info if self.shadow_model else None
-        room = context or (min(known, eyes.context) if eyes else known)
+        reported = next((size for size in sizes if isinstance(size, int) and size > 0), DEFAULT_CONTEXT)
+        shadow_info = self.shadow_model.info if self.shadow_model else None
+        room = context or (min(reported, shadow_info.context) if shadow_info else reported)
         return ModelInfo(
             name=self.model.rpartition("/")[2].removesuffix(".gguf") or self.model,
             architecture="",
-            layers=eyes.layers if eyes else 0,
-            heads=eyes.heads if eyes else 0,
-            kv_heads=eyes.kv_heads if eyes else 0,
-            vocabulary=eyes.vocabulary if eyes else COUNTED_VOCABULARY,
-            trained_context=max(room, known),
+            layers=shadow_info.layers if shadow_info else 0,
+            heads=shadow_info.heads if shadow_info else 0,
+            kv_heads=shadow_info.kv_heads if shadow_info else 0,
+            vocabulary=shadow_info.vocabulary if shadow_info else COUNTED_VOCABULARY,
+            trained_context=max(room, reported),
             context=room,
-            special=dict(eyes.special) if eyes else {},
-            tokenizer=eyes.tokenizer if eyes else COUNTED_TOKENIZER,
+            special=dict(shadow_info.special) if shadow_info else {},
+            tokenizer=shadow_info.tokenizer if shadow_info else COUNTED_TOKENIZER,
             template="model",
             abilities=Capabilities(
                 attention=False,
                 cuts=False,
-                token_ids=eyes is not None,
+                token_ids=shadow_info is not None,
                 surprisal=False,
                 reading=False,
-                late=eyes is not None,
+                late=shadow_info is not None,
             ),
             url=self.server.url,
         )
@@ -372,8 +376,8 @@ class OpenAiEngine(Engine):
         return self._template.write(messages, tools=tools, now=datetime.now())
 
     def forget(self, window: str) -> None:
-        for one in windows_named_by(window, list(self._asked)):
-            self._asked.pop(one, None)
+        for name in matching_windows(window, list(self._last_messages)):
+            self._last_messages.pop(name, None)
         if self.shadow_model is not None:
             self.shadow_model.forget(window)
 
@@ -381,7 +385,7 @@ class OpenAiEngine(Engine):
         if self.shadow_model is not None:
             self.shadow_model.erase(spans, windows)
 
-    # Speaking
+    # Generation
 
     def generate(
         self,
@@ -398,9 +402,9 @@ class OpenAiEngine(Engine):
         if capture and prompt.read_from is not None:
             flat.index_of(prompt.read_from)
         if not prompt.messages:
-            raise BadInput("This model takes conversations, not bare tokens. Speak to it in a window.")
+            raise BadInput("This server takes conversations, not single prompts. Use it in a window.")
         if sampling.grammar:
-            raise BadInput("This model's server takes no grammar. Ask for no form of the reply.")
+            raise BadInput("This server takes no grammar. Send the request without a response format.")
         return self._generate(window, len(flat), prompt, sampling, capture, stopped)
 
     def _generate(
@@ -421,47 +425,47 @@ class OpenAiEngine(Engine):
             reply = _StreamedReply(
                 self.tokenize, prompt.next_label, StopStrings(sampling.stop), sampling.max_new_tokens
             )
-            reply.most = min(reply.most, self._info.context - size + 1)
-            reply.full = reply.most < sampling.max_new_tokens
+            reply.max_tokens = min(reply.max_tokens, self._info.context - size + 1)
+            reply.context_full = reply.max_tokens < sampling.max_new_tokens
             read = False
             for event in self._events(window, prompt, sampling, stopped):
                 if not read:
                     read = True
                     yield PrefillResult(0, 0, size, False, "", time.perf_counter() - began)
-                for step in reply.take(event):
+                for step in reply.feed(event):
                     yield step
                     if shadow_run:
-                        shadow_run.say([step.id])
+                        shadow_run.add_tokens([step.id])
                 if shadow_run:
                     yield from shadow_run.take()
-                # When the reply has its full length, the server still sends its usage.
-                if reply.reason and (reply.reason != "length" or reply.longer):
+                # After the last token the server still sends the usage figures.
+                if reply.reason and (reply.reason != "length" or reply.has_more):
                     break
             if not read:
                 yield PrefillResult(0, 0, size, False, "", time.perf_counter() - began)
-            if reply.reason is None and not reply.told and not stopped():
+            if reply.reason is None and not reply.finish_reason and not stopped():
                 raise ServerFailed(
-                    f"{self.server.url} broke off in the middle of its answer. What it said so far is kept; try again."
+                    f"The connection to {self.server.url} was lost during the reply. The reply so far is kept; try again."
                 )
             for step in reply.finish():
                 yield step
                 if shadow_run:
-                    shadow_run.say([step.id])
+                    shadow_run.add_tokens([step.id])
             if shadow_run:
                 yield from self._wait_for_shadow_run(shadow_run, stopped)
-            last = shadow_run.last if shadow_run and reply.told == "eos" else None
-            reason = reply.reason or ("abort" if not reply.told else reply.told)
+            last = shadow_run.last if shadow_run and reply.finish_reason == "eos" else None
+            reason = reply.reason or ("abort" if not reply.finish_reason else reply.finish_reason)
             yield GenerationEnd(
-                reason, reply.given, time.perf_counter() - began, last, reply.prompted, reply.cached
+                reason, reply.released, time.perf_counter() - began, last, reply.prompted, reply.cached
             )
         finally:
             if shadow_run:
-                shadow_run.leave()
+                shadow_run.stop()
 
     def _wait_for_shadow_run(
         self, shadow_run: ShadowRun, stopped: Callable[[], bool]
     ) -> Iterator[LateAttention]:
-        """The reply has ended: wait for what the shadow model has not read yet."""
+        """The reply has ended: wait until the shadow model has read all of it."""
         shadow_run.end()
         end = time.monotonic() + SHADOW_TIMEOUT
         while not shadow_run.over and time.monotonic() < end and not stopped():
@@ -472,45 +476,45 @@ class OpenAiEngine(Engine):
     def _events(
         self, window: str, prompt: Prompt, sampling: Sampling, stopped: Callable[[], bool]
     ) -> Iterator[dict[str, Any]]:
-        """The server's events. An option that the server rejects is left out, and the request is repeated."""
+        """The server's events. If it rejects a field of the request, the request is repeated without it."""
         body = self._body(window, prompt, sampling)
         while True:
             try:
-                for event in self.server.stream("chat/completions", self._fitting(body), stopped):
+                for event in self.server.stream("chat/completions", self._accepted_fields(body), stopped):
                     if error := event.get("error"):
-                        words = error.get("message") if isinstance(error, dict) else error
-                        raise ServerFailed(f"{self.server.url} says: {self.server.told(words)}")
+                        message = error.get("message") if isinstance(error, dict) else error
+                        raise ServerFailed(f"{self.server.url} reports: {self.server.clean_message(message)}")
                     yield event
                 return
             except RequestRejected as error:
-                told = error.told.lower()
-                wrong = [
+                message = error.message.lower()
+                rejected = [
                     name
                     for name in OPTIONAL_FIELDS
-                    if name in told and name in body and name not in self._left_out
+                    if name in message and name in body and name not in self._rejected_fields
                 ]
-                if error.status not in (400, 422) or not wrong:
+                if error.status not in (400, 422) or not rejected:
                     raise
-                self._left_out.update(wrong)
+                self._rejected_fields.update(rejected)
 
-    def _fitting(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        renamed = {name: OPTIONAL_FIELDS[name] if name in self._left_out else name for name in body}
+    def _accepted_fields(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        renamed = {name: OPTIONAL_FIELDS[name] if name in self._rejected_fields else name for name in body}
         return {renamed[name]: value for name, value in body.items() if renamed[name]}
 
     def _ordered_messages(self, window: str, prompt: Prompt) -> list[Message]:
-        """The messages for the server, with a beginning that changes as little as possible, since servers cache it."""
-        said, last = prompt.messages, prompt.messages[-1]
+        """The messages for the server. Their beginning changes as little as possible, since servers cache it."""
+        messages, last = prompt.messages, prompt.messages[-1]
         if last.role == "assistant":
-            said = said[:-1]
-        said = self._asked[window] = in_cached_order(
-            self._asked.pop(window, ()), said, prompt.recently_resurrected
+            messages = messages[:-1]
+        messages = self._last_messages[window] = in_cached_order(
+            self._last_messages.pop(window, ()), messages, prompt.recently_resurrected
         )
-        if len(self._asked) > MAX_WINDOWS:
-            del self._asked[next(iter(self._asked))]
+        if len(self._last_messages) > MAX_WINDOWS:
+            del self._last_messages[next(iter(self._last_messages))]
         return (
-            with_reply(alternate_roles(said), last.content)
+            with_reply(alternate_roles(messages), last.content)
             if last.role == "assistant"
-            else alternate_roles(said)
+            else alternate_roles(messages)
         )
 
     def _body(self, window: str, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
@@ -524,7 +528,7 @@ class OpenAiEngine(Engine):
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
         }
-        more = {
+        optional = {
             "top_k": sampling.top_k or None,
             "min_p": sampling.min_p or None,
             "repeat_penalty": sampling.repeat_penalty if sampling.repeat_penalty != 1 else None,
@@ -533,29 +537,29 @@ class OpenAiEngine(Engine):
             "reasoning_effort": prompt.effort if prompt.effort in ("low", "high") else None,
             "logprobs": True if self.shadow_model is None else None,
         }
-        return body | {name: value for name, value in more.items() if value is not None}
+        return body | {name: value for name, value in optional.items() if value is not None}
 
 
 @dataclass(slots=True)
 class _StreamedReply:
-    """A streamed reply as tokens: thoughts and calls are written into it as the template writes them."""
+    """Converts a streamed reply to tokens. Thoughts and tool calls become text, as in `TOOL_TEMPLATE`."""
 
     tokenize: Callable[[str], Tokens]
     label: int
     stops: StopStrings
-    most: int
-    full: bool = False  # whether the context, not the request, limits the reply
-    reason: StopReason | None = None  # why the rest is not needed
-    longer: bool = False  # whether more arrived nevertheless
-    told: StopReason | None = None  # why the server ended it
-    given: int = 0
-    made: int = 0
+    max_tokens: int
+    context_full: bool = False  # whether the context, not the request, limits the reply
+    reason: StopReason | None = None  # why the rest of the reply is not needed
+    has_more: bool = False  # whether the server sent more than needed
+    finish_reason: StopReason | None = None  # why the server ended it
+    released: int = 0
+    generated: int = 0
     prompted: int | None = None
     cached: int | None = None
     thinking: bool = False
     calls: dict[int, list[str]] = field(default_factory=dict)  # name and arguments received so far
 
-    def take(self, event: Mapping[str, Any]) -> Iterator[Step]:
+    def feed(self, event: Mapping[str, Any]) -> Iterator[Step]:
         usage = event.get("usage")
         details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
@@ -568,55 +572,59 @@ class _StreamedReply:
         delta = delta if isinstance(delta, dict) else {}
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if isinstance(thought, str) and thought:
-            yield from self._say(thought if self.thinking else f"<think>\n{thought}")
+            yield from self._add(thought if self.thinking else f"<think>\n{thought}")
             self.thinking = True
         if isinstance(text := delta.get("content"), str) and text:
-            yield from self._say(self._closed() + text, _surprisal(choice))
+            yield from self._add(self._closed() + text, _surprisal(choice))
         for call in delta.get("tool_calls") or ():
-            self._note_call(call)
+            self._add_call(call)
         if choice.get("finish_reason"):
-            self.told = FINISH_REASONS.get(str(choice["finish_reason"]), "eos")
+            self.finish_reason = FINISH_REASONS.get(str(choice["finish_reason"]), "eos")
 
     def finish(self) -> Iterator[Step]:
         for name, arguments in self.calls.values():
-            yield from self._say(self._closed() + format_call(name, arguments))
+            yield from self._add(self._closed() + format_call(name, arguments))
         self.calls = {}
         rest = self.stops.rest() if self.reason is None else []
-        self.given += len(rest)
+        self.released += len(rest)
         yield from rest
 
     def _closed(self) -> str:
         thinking, self.thinking = self.thinking, False
         return "\n</think>\n\n" if thinking else ""
 
-    def _note_call(self, call: Any) -> None:
+    def _add_call(self, call: Any) -> None:
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             index = call.get("index")
-            made = self.calls.setdefault(index if isinstance(index, int) else len(self.calls), ["", ""])
-            made[0] += str(function.get("name") or "")
-            made[1] += str(function.get("arguments") or "")
+            received = self.calls.setdefault(index if isinstance(index, int) else len(self.calls), ["", ""])
+            received[0] += str(function.get("name") or "")
+            received[1] += str(function.get("arguments") or "")
 
-    def _say(self, text: str, surprisal: float = math.nan) -> Iterator[Step]:
+    def _add(self, text: str, surprisal: float = math.nan) -> Iterator[Step]:
         tokens = self.tokenize(text.encode(errors="replace").decode())
         for id, piece in zip(tokens.ids.tolist(), tokens.pieces(), strict=True):
             if self.reason:
-                self.longer = True
+                self.has_more = True
                 return
-            out, met = self.stops.feed(Step(id, self.label, piece, surprisal / len(tokens), None))
-            self.label, self.made, self.given = self.label + 1, self.made + 1, self.given + len(out)
+            out, found_stop = self.stops.feed(Step(id, self.label, piece, surprisal / len(tokens), None))
+            self.label, self.generated, self.released = (
+                self.label + 1,
+                self.generated + 1,
+                self.released + len(out),
+            )
             yield from out
-            if met:
+            if found_stop:
                 self.reason = "stop"
-            elif self.made >= self.most:
-                self.reason = "context" if self.full else "length"
+            elif self.generated >= self.max_tokens:
+                self.reason = "context" if self.context_full else "length"
 
 
 def _surprisal(choice: Mapping[str, Any]) -> float:
     """The surprisal of an event's text in nats, if the server sends log-probabilities."""
-    told = choice.get("logprobs")
-    rows = told.get("content") if isinstance(told, dict) else None
+    logprobs = choice.get("logprobs")
+    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
     try:
-        return float(-sum(float(one["logprob"]) for one in rows)) if rows else math.nan
+        return float(-sum(float(token["logprob"]) for token in tokens)) if tokens else math.nan
     except (TypeError, KeyError, ValueError):
         return math.nan

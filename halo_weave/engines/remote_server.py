@@ -1,4 +1,4 @@
-"""HTTP client for servers that run a model: requests, streams that can be cancelled, retries, errors as sentences."""
+"""HTTP client for servers that run a model: requests, cancellable streams, retries, error messages for users."""
 
 from __future__ import annotations
 
@@ -35,40 +35,40 @@ class KeyRejected(ServerFailed):
 class RequestRejected(ServerFailed):
     """The server rejects the request."""
 
-    def __init__(self, sentence: str, status: int, told: str) -> None:
+    def __init__(self, sentence: str, status: int, message: str) -> None:
         super().__init__(sentence)
-        self.status, self.told = status, told
+        self.status, self.message = status, message
 
 
 def check_url(url: str) -> str:
-    """The address in usable form, without what the user may have added to its path."""
+    """The URL without query and fragment. Raises if it is not the address of a server."""
     try:
         parts = urlsplit(url.strip())
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         fits = False
     if not fits:
-        raise BadInput("This is no address of a server. Write it like http://127.0.0.1:5001.")
+        raise BadInput("This is not the address of a server. Write it like http://127.0.0.1:5001.")
     if parts.username or parts.password:
-        raise BadInput("An address must not hold a name or a password. Give the key on its own.")
+        raise BadInput("The address must not contain a user name or password. Set the key separately.")
     return parts._replace(query="", fragment="").geturl().rstrip("/")
 
 
 class RemoteServer:
     """One server. The key is sent in a header only: no message or log contains it."""
 
-    def __init__(self, url: str, key: str = "", *, patience: float = READ_TIMEOUT) -> None:
-        self.url, self.patience = check_url(url), patience
+    def __init__(self, url: str, key: str = "", *, timeout: float = READ_TIMEOUT) -> None:
+        self.url, self.read_timeout = check_url(url), timeout
         self._key = key
         headers = {"authorization": f"Bearer {key}"} if key else {}
-        times = httpx.Timeout(patience, connect=CONNECT_TIMEOUT)
+        times = httpx.Timeout(timeout, connect=CONNECT_TIMEOUT)
         try:
-            # A proxy of the environment is for other machines: requests to this machine do not use it.
+            # Proxies from the environment are not used for servers on this machine.
             self._client = httpx.Client(
                 base_url=self.url, headers=headers, timeout=times, trust_env=bool(remote_host(self.url))
             )
         except (UnicodeEncodeError, ValueError):
-            raise BadInput("The key holds characters that cannot be sent. Copy it again.") from None
+            raise BadInput("The key contains characters that cannot be sent. Copy it again.") from None
         self.closed = False
         self.received = 0  # received bytes of all streams
 
@@ -79,23 +79,25 @@ class RemoteServer:
         self.closed = True
         self._client.close()
 
-    def ask(self, method: str, path: str, body: Any = None, *, patience: float | None = None) -> Any:
+    def request(self, method: str, path: str, body: Any = None, *, timeout: float | None = None) -> Any:
         """The response to a request, as JSON."""
         self._check_open()
         with _errors_as_sentences(self.url):
-            answer = self._client.request(
+            response = self._client.request(
                 method,
                 path,
                 json=body,
-                timeout=httpx.Timeout(patience or self.patience, connect=CONNECT_TIMEOUT),
+                timeout=httpx.Timeout(timeout or self.read_timeout, connect=CONNECT_TIMEOUT),
             )
-        if answer.status_code >= 300:
-            raise self._refusal(answer.status_code, answer.content, answer.headers.get("location", ""))
+        if response.status_code >= 300:
+            raise self._rejection(
+                response.status_code, response.content, response.headers.get("location", "")
+            )
         try:
-            return answer.json()
+            return response.json()
         except (ValueError, RecursionError):
             raise ServerFailed(
-                f"{self.url}{path} answers with something else than JSON. Is it the right address?"
+                f"{self.url}{path} does not answer with JSON. Is it the right address?"
             ) from None
 
     def stream(
@@ -107,25 +109,25 @@ class RemoteServer:
         """
         for wait in (*RETRY_DELAYS[:tries], None):
             self._check_open()
-            lines = _EventReader(self._client, path, body, self.url, self._refusal, self._note_received)
+            lines = _EventReader(self._client, path, body, self.url, self._rejection, self._count_received)
             try:
-                yield from lines.events(stopped, self.patience)
+                yield from lines.events(stopped, self.read_timeout)
                 return
             except RequestRejected as error:
-                if wait is None or error.status not in RETRY_STATUSES or not self._waited(wait, stopped):
+                if wait is None or error.status not in RETRY_STATUSES or not self._wait(wait, stopped):
                     raise
-                log.info("%s turned a request away (%d); trying again.", self.url, error.status)
+                log.info("%s rejected a request (%d); trying again.", self.url, error.status)
             finally:
-                lines.leave()
+                lines.close()
 
-    def _note_received(self, count: int) -> None:
+    def _count_received(self, count: int) -> None:
         self.received += count
 
     def _check_open(self) -> None:
         if self.closed:
             raise EngineError("The engine is closed.")
 
-    def _waited(self, seconds: float, stopped: Callable[[], bool]) -> bool:
+    def _wait(self, seconds: float, stopped: Callable[[], bool]) -> bool:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if stopped() or self.closed:
@@ -133,39 +135,39 @@ class RemoteServer:
             time.sleep(POLL_INTERVAL)
         return True
 
-    def _refusal(self, status: int, content: bytes, location: str) -> ServerFailed:
+    def _rejection(self, status: int, content: bytes, location: str) -> ServerFailed:
         if status < 400:  # redirects are not followed: text and key go only to the configured server
             return ServerFailed(
-                f"{self.url} sends on to {self.told(location)}. If that is right, give that address."
+                f"{self.url} redirects to {self.clean_message(location)}. If that is right, use that address."
             )
-        told = self._words_of(content)
+        message = self._error_text(content)
         if status in (401, 403):
             return KeyRejected(
-                f"{self.url} does not take the key ({status}). Give another one, with --engine-key or under Models. {told}".strip()
+                f"{self.url} rejects the key ({status}). Set another one, with --engine-key or under Models. {message}".strip()
             )
         known = {
-            404: "has nothing at this address: check it, and the name of the model",
-            429: "has too much to do",
+            404: "has nothing at this address: check the address and the name of the model",
+            429: "is overloaded",
         }
-        says = known.get(status, "cannot answer" if status >= 500 else "does not take the request")
-        return RequestRejected(f"{self.url} {says} ({status}). {told}".strip(), status, told)
+        problem = known.get(status, "cannot answer" if status >= 500 else "rejects the request")
+        return RequestRejected(f"{self.url} {problem} ({status}). {message}".strip(), status, message)
 
-    def _words_of(self, content: bytes) -> str:
+    def _error_text(self, content: bytes) -> str:
         """The message in a server's error response."""
         text = content.decode(errors="replace")
         with suppress(ValueError, RecursionError):
-            found = json.loads(text)
-            error = found.get("error", found) if isinstance(found, dict) else found
+            body = json.loads(text)
+            error = body.get("error", body) if isinstance(body, dict) else body
             if isinstance(error, dict):
                 error = error.get("message") or ""
             text = str(error)
         if text.lstrip()[:1] == "<":
-            return "It answers with a page, not with data."
-        return self.told(text)
+            return "It answers with an HTML page."
+        return self.clean_message(text)
 
-    def told(self, words: Any) -> str:
-        """A server's message, on one line, without the key, which it may contain."""
-        text = " ".join(str(words).split())
+    def clean_message(self, message: Any) -> str:
+        """A server's message on one line. If it contains the key, that is removed."""
+        text = " ".join(str(message).split())
         if self._key:
             text = text.replace(self._key, "…")
         return text[:MAX_ERROR_TEXT]
@@ -173,7 +175,7 @@ class RemoteServer:
 
 @contextmanager
 def _errors_as_sentences(url: str) -> Iterator[None]:
-    """Convert errors of the connection to sentences."""
+    """Convert connection errors to ServerFailed."""
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
@@ -182,12 +184,12 @@ def _errors_as_sentences(url: str) -> Iterator[None]:
 
 def _error_message(url: str, error: BaseException) -> str:
     if "CERTIFICATE" in str(error).upper():
-        return f"{url} shows a certificate that this machine does not trust. Check the address, or the certificate."
+        return f"{url} has a TLS certificate that this machine does not trust. Check the address and the certificate."
     if isinstance(error, httpx.ConnectTimeout | httpx.ConnectError):
         return f"{url} cannot be reached. Is the server running, and the address right?"
     if isinstance(error, httpx.TimeoutException):
-        return f"{url} has been silent for too long. Try again, or look after the server."
-    return f"{url} broke off in the middle of its answer. What it said so far is kept; try again."
+        return f"{url} did not answer in time. Try again, or check the server."
+    return f"The connection to {url} was lost during the reply. The reply so far is kept; try again."
 
 
 class _EventReader:
@@ -199,33 +201,33 @@ class _EventReader:
         path: str,
         body: Any,
         url: str,
-        refusal: Callable[[int, bytes, str], ServerFailed],
-        note: Callable[[int], None],
+        rejection: Callable[[int, bytes, str], ServerFailed],
+        count_bytes: Callable[[int], None],
     ) -> None:
-        self._got: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
-        self._client, self._path, self._body, self._url, self._refusal = client, path, body, url, refusal
+        self._lines: queue.SimpleQueue[bytes | BaseException | None] = queue.SimpleQueue()
+        self._client, self._path, self._body, self._url, self._rejection = client, path, body, url, rejection
         self._socket: socket.socket | None = None
-        self._left, self._note = False, note
-        Thread(target=self._run, name="answer of a server", daemon=True).start()
+        self._closed, self._count_bytes = False, count_bytes
+        Thread(target=self._run, name="response of a server", daemon=True).start()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Close the connection, even while the thread waits for bytes."""
-        self._left = True
+        self._closed = True
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
-    def events(self, stopped: Callable[[], bool], patience: float) -> Iterator[dict[str, Any]]:
+    def events(self, stopped: Callable[[], bool], timeout: float) -> Iterator[dict[str, Any]]:
         data: list[bytes] = []
-        size, heard = 0, time.monotonic()
+        size, last_received = 0, time.monotonic()
         while not stopped():
             try:
-                line = self._got.get(timeout=POLL_INTERVAL)
+                line = self._lines.get(timeout=POLL_INTERVAL)
             except queue.Empty:
-                if time.monotonic() - heard > patience:
+                if time.monotonic() - last_received > timeout:
                     raise ServerFailed(_error_message(self._url, httpx.ReadTimeout(""))) from None
                 continue
-            heard = time.monotonic()
+            last_received = time.monotonic()
             if line is None:
                 return
             if isinstance(line, BaseException):
@@ -234,47 +236,47 @@ class _EventReader:
                 data.append(line[5:].strip())
                 size += len(line)
                 if size > MAX_EVENT_BYTES:
-                    raise ServerFailed(f"{self._url} sends an event without an end.")
+                    raise ServerFailed(f"{self._url} sends an event that is too large.")
             elif not line and data:
-                told, data, size = b"\n".join(data), [], 0
-                if told == b"[DONE]":
+                event, data, size = b"\n".join(data), [], 0
+                if event == b"[DONE]":
                     return
-                yield self._object(told)
+                yield self._object(event)
 
-    def _object(self, told: bytes) -> dict[str, Any]:
+    def _object(self, raw: bytes) -> dict[str, Any]:
         try:
-            found = json.loads(told)
+            event = json.loads(raw)
         except (ValueError, RecursionError):
-            found = None
-        if not isinstance(found, dict):
-            raise ServerFailed(f"{self._url} sends events that are no JSON objects.")
-        return found
+            event = None
+        if not isinstance(event, dict):
+            raise ServerFailed(f"{self._url} sends events that are not JSON objects.")
+        return event
 
     def _run(self) -> None:
         try:
             with (
                 _errors_as_sentences(self._url),
-                self._client.stream("POST", self._path, json=self._body) as answer,
+                self._client.stream("POST", self._path, json=self._body) as response,
             ):
-                network = answer.extensions.get("network_stream")
+                network = response.extensions.get("network_stream")
                 self._socket = network.get_extra_info("socket") if network is not None else None
-                if answer.status_code >= 300:
-                    location = answer.headers.get("location", "")
-                    raise self._refusal(answer.status_code, answer.read(), location)
-                kind = answer.headers.get("content-type", "")
+                if response.status_code >= 300:
+                    location = response.headers.get("location", "")
+                    raise self._rejection(response.status_code, response.read(), location)
+                kind = response.headers.get("content-type", "")
                 if not kind.startswith("text/event-stream"):
-                    what = "a page" if "html" in kind else "something else than a stream"
+                    what = "an HTML page" if "html" in kind else "something that is not a stream"
                     raise ServerFailed(
                         f"{self._url}{self._path} answers with {what}. Is it the right address?"
                     )
                 rest = b""
-                for block in answer.iter_bytes():
-                    self._note(len(block))
+                for block in response.iter_bytes():
+                    self._count_bytes(len(block))
                     *lines, rest = (rest + block).replace(b"\r\n", b"\n").split(b"\n")
                     for line in lines:
-                        self._got.put(line)
-                    if self._left or len(rest) > MAX_EVENT_BYTES:
+                        self._lines.put(line)
+                    if self._closed or len(rest) > MAX_EVENT_BYTES:
                         break
-            self._got.put(None)
-        except BaseException as error:  # raised by the reader
-            self._got.put(error)
+            self._lines.put(None)
+        except BaseException as error:  # raised again in `events`
+            self._lines.put(error)

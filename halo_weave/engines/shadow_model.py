@@ -24,25 +24,27 @@ from halo_weave.engines.base import (
 from halo_weave.errors import HaloWeaveError
 
 log = logging.getLogger(__name__)
-TOKENS_PER_PASS = 16  # tokens of a reply that are read together while it streams
+TOKENS_PER_PASS = 16  # number of reply tokens that are prefilled together while the reply streams
 ONE_TOKEN = Sampling(temperature=0.0, max_new_tokens=1)
 
 
 class ShadowRun:
-    """One prompt and its reply, read by the shadow model in a thread. `take` never waits."""
+    """Runs one prompt and its reply through the shadow model, in a thread. `take` never waits."""
 
-    def __init__(self, reader: Engine, window: str, prompt: Prompt, capture: Capture) -> None:
-        self._reader, self._window, self._prompt = reader, window, prompt
+    def __init__(self, shadow_model: Engine, window: str, prompt: Prompt, capture: Capture) -> None:
+        self._shadow_model, self._window, self._prompt = shadow_model, window, prompt
         self._capture = replace(capture, reply=True, reading=True, reading_surprisal=True)
         self._changed = Condition()
         self._ids: list[int] = []
-        self._ended = self._left = self.over = False
-        self._seen: list[LateAttention] = []
-        self.last: AttentionRow | None = None  # the last row: the next token is generated with it
-        self.fault = ""  # why reading has ended
-        Thread(target=self._run, name="reader", daemon=True).start()
+        self._ended = self._stopped = self.over = False
+        self._captured: list[LateAttention] = []
+        self.last: AttentionRow | None = (
+            None  # attention row of the last token so far, from which the next token is sampled
+        )
+        self.error = ""  # why the run has failed
+        Thread(target=self._run, name="shadow model", daemon=True).start()
 
-    def say(self, ids: Sequence[int]) -> None:
+    def add_tokens(self, ids: Sequence[int]) -> None:
         """Add tokens of the reply."""
         with self._changed:
             self._ids += ids
@@ -54,22 +56,22 @@ class ShadowRun:
             self._ended = True
             self._changed.notify_all()
 
-    def leave(self) -> None:
-        """Stop reading."""
+    def stop(self) -> None:
+        """Cancel the run."""
         with self._changed:
-            self._left = True
+            self._stopped = True
             self._changed.notify_all()
 
     def take(self) -> list[LateAttention]:
         """The attention captured since the last call."""
         with self._changed:
-            seen, self._seen = self._seen, []
-            return seen
+            captured, self._captured = self._captured, []
+            return captured
 
     def wait(self, seconds: float) -> None:
-        """Wait until more attention was captured, or all of it."""
+        """Wait until more attention is captured, or the run is over."""
         with self._changed:
-            if not (self.over or self._seen):
+            if not (self.over or self._captured):
                 self._changed.wait(seconds)
 
     def _run(self) -> None:
@@ -80,64 +82,65 @@ class ShadowRun:
                 self._read_reply(done, stop)
                 done = stop
         except HaloWeaveError as error:
-            self.fault = str(error)
-            log.warning("The reader reads no more of this reply: %s", error)
+            self.error = str(error)
+            log.warning("The shadow model stopped reading this reply: %s", error)
         except Exception:
-            self.fault = "The reader failed."
-            log.exception("The reader failed.")
+            self.error = "The shadow model failed."
+            log.exception("The shadow model failed.")
         with self._changed:
             self.over = True
             self._changed.notify_all()
 
     def _next(self, done: int) -> int:
-        """How far to read next: a stride, or the rest of a reply that has ended."""
+        """Wait for the next tokens. Returns the number of tokens to read up to, or `done` if there are no more."""
         with self._changed:
-            while not (self._left or self._ended or len(self._ids) - done >= TOKENS_PER_PASS):
+            while not (self._stopped or self._ended or len(self._ids) - done >= TOKENS_PER_PASS):
                 self._changed.wait()
-            return done if self._left else len(self._ids)
+            return done if self._stopped else len(self._ids)
 
     def _read_prompt(self) -> None:
-        read, self.last = self._read(self._prompt)
-        if read is not None and (read.rows or read.surprisal is not None):
-            self._tell(LateAttention(read=read))
+        prefill, self.last = self._prefill(self._prompt)
+        if prefill is not None and (prefill.rows or prefill.surprisal is not None):
+            self._publish(LateAttention(prefill=prefill))
 
     def _read_reply(self, start: int, stop: int) -> None:
         first = self._prompt.next_label
         labels = np.arange(first, first + stop, dtype=np.int64)
         reply = Segment("chunk", labels, np.array(self._ids[:stop], np.int32))
-        read, last = self._read(
+        prefill, last = self._prefill(
             Prompt([*self._prompt.segments, reply], first + stop, read_from=first + start)
         )
         count = stop - start
-        if read is None or read.surprisal is None or len(read.surprisal) != count:
+        if prefill is None or prefill.surprisal is None or len(prefill.surprisal) != count:
             return
-        rows: list[AttentionRow | None] = [self.last, *read.rows[:-1]]
+        # A reply token's row is that of the token before it, from which it was sampled.
+        rows: list[AttentionRow | None] = [self.last, *prefill.rows[:-1]]
         self.last = last
-        if len(read.rows) != count:
+        if len(prefill.rows) != count:
             rows = [None] * count
-        self._tell(
+        self._publish(
             LateAttention(
-                words=tuple(
-                    LateTokenAttention(first + start + i, row, float(read.surprisal[i]))
+                tokens=tuple(
+                    LateTokenAttention(first + start + i, row, float(prefill.surprisal[i]))
                     for i, row in enumerate(rows)
                 )
             )
         )
 
-    def _read(self, prompt: Prompt) -> tuple[PrefillResult | None, AttentionRow | None]:
-        """Read up to there: the captured attention, and the row for the token after it."""
-        read, row = None, None
-        steps = self._reader.generate(
-            self._window, prompt, ONE_TOKEN, self._capture, stopped=lambda: self._left
+    def _prefill(self, prompt: Prompt) -> tuple[PrefillResult | None, AttentionRow | None]:
+        """The result of the prefill, and the attention row of the prompt's last token."""
+        result, row = None, None
+        steps = self._shadow_model.generate(
+            self._window, prompt, ONE_TOKEN, self._capture, stopped=lambda: self._stopped
         )
         for event in steps:
             if isinstance(event, PrefillResult):
-                read = event
+                result = event
             elif isinstance(event, Step):
                 row = event.row
-        return read, row
+        return result, row
 
-    def _tell(self, seen: LateAttention) -> None:
+    def _publish(self, captured: LateAttention) -> None:
         with self._changed:
-            self._seen.append(seen)
+            self._captured.append(captured)
             self._changed.notify_all()

@@ -205,7 +205,7 @@ def run_conversation(
     progress: Progress,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run a conversation in a memory of its own, captured if there is a folder. Returns what `said_to` yields for it."""
+    """Run a conversation in a temporary memory, captured if there is a folder. Returns the records of its turns."""
     forced, place = GivenReplyEngine(engine), folder
 
     def new_recorder(window: str, chosen: Settings, model: Engine, heads: Calibration) -> CaptureWriter:

@@ -102,7 +102,7 @@ class _Run:
         assert window is not None
         match what:
             case "add":
-                window.stamps |= {int(turn_id): count for turn_id, count in step["stamps"].items()}
+                window.annotation_tokens |= {int(turn_id): count for turn_id, count in step["stamps"].items()}
                 self.add(live_chunks_of(turn, step))
             case "remove":
                 self.remove([ChunkKey.parse(key) for key in step["keys"]])
@@ -148,7 +148,7 @@ class _Run:
         self.settings = own
         self.window.system_tokens = step["system_tokens"]
         self.window.frame_tokens = {Role(role): count for role, count in step["frame_tokens"].items()}
-        self.window.stamps |= {int(turn): count for turn, count in step["stamps"].items()}
+        self.window.annotation_tokens |= {int(turn): count for turn, count in step["stamps"].items()}
         now = {one.chunk.key: one for one in live}
         self.remove([key for key in self.there if key not in now])
         known = {chunk.key for chunk in self.window.chunks} | self.pruned_chunks.keys()

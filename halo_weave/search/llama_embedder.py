@@ -240,7 +240,7 @@ class LlamaEmbedder:
 
     def _tokenize(self, text: str) -> Ids:
         clean = text.replace("\x00", " ").encode("utf-8", "replace").decode("utf-8")
-        return self._model.tokenize_ids(clean, around=True)
+        return self._model.tokenize_ids(clean, add_special=True)
 
     def _truncate(self, ids: Ids) -> Ids:
         if len(ids) <= self.max_tokens:

@@ -274,7 +274,7 @@ class RecallPreview(Output):
             skipped=len(plan.passed_over),
             no_room=told(plan.passed_over[:MAX_PASSED_OVER]),
             below_threshold=told(preview.near),
-            tokens_to_prune=preview.sleeps,
+            tokens_to_prune=preview.tokens_to_prune,
         )
 
 

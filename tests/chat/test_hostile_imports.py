@@ -151,13 +151,13 @@ def test_a_control_token_in_a_chunk_is_read_as_words_whatever_its_source(assembl
     window = weave.windows.create("one", settings=SMALL)
     list(weave.turns.steps(window.id, "Hello there, friend."))
     open_window = weave.runtime.open_window_to_change(window.id)
-    live = open_window.window.at(ChunkKey(1, 0, Role.USER))
+    live = open_window.working_set.at(ChunkKey(1, 0, Role.USER))
     ids = live.chunk.tokens.ids.copy()
     ids[2:4] = END
     object.__setattr__(live.chunk.tokens, "ids", ids)
-    open_window.window.begin_reply(5, 5000, 3)
+    open_window.working_set.begin_reply(5, 5000, 3)
     prompt = open_window.prompt_builder.prompt(
-        open_window.window, open_window.system, open_window.annotations
+        open_window.working_set, open_window.system_prompt, open_window.annotations
     )
     text = engine.pieces(np.concatenate([segment.ids for segment in prompt.segments])).text
     assert "Hello there, friend." in text

@@ -237,7 +237,7 @@ def test_in_a_window_that_several_write_in_it_is_known_whose_words_they_are(weav
     assert "We leave on Monday." in prompt
     assert "User: We" not in prompt
     open_window = weave.runtime.open_window(trip)
-    assert open_window.window.stamps  # the names are counted
+    assert open_window.working_set.annotation_tokens  # the names are counted
     people("ann").people.unshare(trip, "bob")
     talk(people("ann"), trip, "Alone again.")
     assert "ann: Alone again." not in spoken_prompt(weave, trip)

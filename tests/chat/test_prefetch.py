@@ -110,7 +110,7 @@ def test_looking_at_what_would_wake_up_changes_nothing_in_the_memory(weave):
 
 def test_a_busy_machine_computes_frames_only_and_an_idle_one_what_wakes_up(weave, monkeypatch):
     asked = []
-    monkeypatch.setattr(weave.engine, "read_ahead", lambda *_, most, **__: asked.append(most))
+    monkeypatch.setattr(weave.engine, "prefetch", lambda *_, max_computed, **__: asked.append(max_computed))
     window = weave.windows.create("one", settings={**SMALL, "prefetch": "compute"}).id
     read(weave, window, "Hello.")  # nobody looks at the processors for a frame
     for resting in (90, 10):
@@ -135,7 +135,7 @@ def test_what_is_read_ahead_for_an_earlier_wish_does_not_make_the_machine_busy(m
 )
 def test_nothing_is_read_ahead_if_it_is_off_or_the_engine_cannot(assembled, monkeypatch, how, abilities):
     weave, asked = assembled(ScriptedEngine(abilities=abilities)), []
-    monkeypatch.setattr(weave.engine, "read_ahead", lambda *_, **__: asked.append(1))
+    monkeypatch.setattr(weave.engine, "prefetch", lambda *_, **__: asked.append(1))
     window = weave.windows.create("one", settings={**SMALL, "prefetch": how}).id
     read(weave, window, "Hello.")
     assert not asked
@@ -143,7 +143,7 @@ def test_nothing_is_read_ahead_if_it_is_off_or_the_engine_cannot(assembled, monk
 
 def test_where_several_people_write_their_names_are_read_ahead(weave, monkeypatch):
     prompts = []
-    monkeypatch.setattr(weave.engine, "read_ahead", lambda window, prompt, **_: prompts.append(prompt))
+    monkeypatch.setattr(weave.engine, "prefetch", lambda window, prompt, **_: prompts.append(prompt))
     ann = weave.people.add("ann")[0].id
     weave.people.add("bob")
     window = weave.of(ann).windows.create("one", settings={**SMALL, "prefetch": "frames"}).id

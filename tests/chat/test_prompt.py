@@ -11,7 +11,7 @@ import pytest
 from halo_weave.chat.prompt import PromptBuilder, TurnAnnotation, WindowPrompt
 from halo_weave.core.tokens import Chunk, Role
 from halo_weave.core.working_set import WorkingSet, chunk_turn
-from halo_weave.engines.base import GIVEN, Capture, PrefillResult, Sampling, Step
+from halo_weave.engines.base import PROCESS_LABELS, Capture, PrefillResult, Sampling, Step
 from halo_weave.engines.templates.chat_template import CHATML
 from halo_weave.engines.templates.messages import ChatMessage, ChatPrompt
 from halo_weave.engines.templates.model_template import ModelTemplate
@@ -182,7 +182,7 @@ def test_the_words_after_the_system_prompt_keep_their_labels_when_it_changes(
         after.append(of_system[-1])
     assert after[0].ids.tolist() == after[1].ids.tolist()
     assert after[0].labels.tolist() == after[1].labels.tolist()
-    assert after[0].labels[0] > GIVEN
+    assert after[0].labels[0] > PROCESS_LABELS
 
 
 def test_the_estimate_of_frames_is_what_the_prompt_takes(

@@ -112,7 +112,7 @@ def test_the_dimmest_make_room_when_the_models_context_is_full(assembled):
     while True:
         list(weave.turns.steps(window, "Some weather and some bread, on and on, as it goes every day."))
         preview = weave.memory.preview(window, ASKED, RecallOverrides(room=True))
-        if preview.sleeps:
+        if preview.tokens_to_prune:
             break
     assert set(preview.plan.keys) == set(keys)
     turn = said(weave, window, RecallOverrides(room=True))

@@ -119,7 +119,10 @@ def test_brightness_is_told_of_as_many_tokens_as_were_shown(assembled, way, monk
         told += isinstance(event, events.TokenGenerated)
         if isinstance(event, events.ReplyStored):
             break
-        if isinstance(event, events.BrightnessChanged) and weave.runtime.open_window(window).window.reply:
+        if (
+            isinstance(event, events.BrightnessChanged)
+            and weave.runtime.open_window(window).working_set.reply
+        ):
             assert heard <= len(event.brightness) <= heard + told + 1
 
 

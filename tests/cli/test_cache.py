@@ -28,7 +28,7 @@ def cells(tmp_path: Path) -> Path:
     for window, first in (("one", 0), ("one", 100), ("two", 200)):
         labels = np.arange(first, first + 10)
         tokens = CachedTokens(labels, labels.astype(np.int32), np.arange(10, dtype=np.int32))
-        files.keep(window, SavedCells.unlent(tokens, np.arange(10), np.zeros(1000, np.uint8)))
+        files.save_evicted(window, SavedCells.unshared(tokens, np.arange(10), np.zeros(1000, np.uint8)))
     files.close()
     return folder
 
@@ -64,7 +64,7 @@ def test_what_is_deleted_before_a_model_is_there_leaves_no_cells(cells: Path) ->
     engine.forget("two")
     (left,) = cells.rglob("*.cells")
     files = CacheFiles(cells, "some model", 1 << 30)
-    (evicted_cells,) = files.asleep("one", np.array([3]))
+    (evicted_cells,) = files.load_evicted("one", np.array([3]))
     files.close()
     assert evicted_cells.tokens.labels[0] == 0
     assert left.is_file()

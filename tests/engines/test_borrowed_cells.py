@@ -110,12 +110,12 @@ def test_what_is_read_ahead_is_borrowed_too(model: Path) -> None:
         home = home_talk(engine)
         home.hear(ONE)
         talk = quoting(home)
-        engine.scheduler.settle()
-        engine.read_ahead("here", talk.prompt(), room=64, most=2)  # only brought into memory
-        engine.scheduler.settle()
+        engine.scheduler.wait_until_idle()
+        engine.prefetch("here", talk.prompt(), room=64, max_computed=2)  # only brought into memory
+        engine.scheduler.wait_until_idle()
         held = engine.caches["here"].evicted
         assert held
-        assert all(one.tokens.elsewhere for one in held)
+        assert all(one.tokens.borrowed for one in held)
         assert restored(talk) == len(home.turns[FACT][2])
 
 
@@ -309,31 +309,31 @@ def saved(first: int = 0, count: int = 40) -> SavedCells:
 def test_two_servers_share_a_folder(tmp_path: Path) -> None:
     one, other = (CacheFiles(tmp_path, "key", 1 << 30) for _ in range(2))
     for number in range(3):
-        one.keep(f"w{number}", saved(100 * number))
-        one.settle()
-        assert len(other.asleep(f"w{number}", np.arange(100 * number, 100 * number + 5))) == 1
+        one.save_evicted(f"w{number}", saved(100 * number))
+        one.flush()
+        assert len(other.load_evicted(f"w{number}", np.arange(100 * number, 100 * number + 5))) == 1
     other.erase([(210, 211)])
-    assert one.asleep("w2", np.arange(200, 205)) == []
-    assert len(one.asleep("w1", np.arange(100, 105))) == 1
+    assert one.load_evicted("w2", np.arange(200, 205)) == []
+    assert len(one.load_evicted("w1", np.arange(100, 105))) == 1
     other.discard("w1")
-    assert one.asleep("w1", np.arange(100, 105)) == []
+    assert one.load_evicted("w1", np.arange(100, 105)) == []
     one.close()
     other.close()
 
 
 def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files_on = CacheFiles(tmp_path, "key", 1 << 30)
-    files_on.keep("w", saved())
-    files_on.settle()
+    files_on.save_evicted("w", saved())
+    files_on.flush()
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    files_on.keep("w", saved(1000))
-    files_on.settle()
-    assert files_on.asleep("w", np.arange(1000, 1040)) == []
-    assert len(files_on.asleep("w", np.arange(40))) == 1
+    files_on.save_evicted("w", saved(1000))
+    files_on.flush()
+    assert files_on.load_evicted("w", np.arange(1000, 1040)) == []
+    assert len(files_on.load_evicted("w", np.arange(40))) == 1
     files_on.close()
     assert len(list(tmp_path.rglob("*"))) == 2  # the folder and one file
 
@@ -352,13 +352,13 @@ def test_a_thousand_windows_are_searched_without_reading_their_cells(
     count = int(os.environ.get("HALO_WEAVE_WINDOWS", "1000"))
     writer = CacheFiles(tmp_path, "key", 1 << 30)
     for number in range(count):
-        writer.keep(f"w{number}", saved(100 * number))
+        writer.save_evicted(f"w{number}", saved(100 * number))
     writer.close()
     reader = CacheFiles(tmp_path, "key", 1 << 30)
     opened = list[Path]()
     read = CacheFiles._read
     monkeypatch.setattr(CacheFiles, "_read", lambda *how: (opened.append(how[1]), read(*how))[1])
-    (found,) = reader.asleep("w7", np.arange(700, 705))
+    (found,) = reader.load_evicted("w7", np.arange(700, 705))
     assert found.tokens.labels[0] == 700
     assert len(opened) == 1
     reader.close()

@@ -20,7 +20,7 @@ from halo_weave.engines.base import Capture, Sampling
 from halo_weave.engines.llama.cache_files import (
     CacheFiles,
     SavedCells,
-    _tokens_in,
+    _read_tokens,
     clear_disk,
     disk_use,
 )
@@ -211,7 +211,7 @@ def test_nothing_of_a_deleted_chunk_or_window_stays(model: Path, cells: Path) ->
         talk.asleep = {2, 4, 5}
         talk.hear(SIX)
         engine.forget("other")
-    held = np.concatenate([part.tokens.labels for path in files(cells) for part in _tokens_in(path)])
+    held = np.concatenate([part.tokens.labels for path in files(cells) for part in _read_tokens(path)])
     for number, (_, start, tokens) in enumerate(talk.turns):
         assert np.isin(np.arange(start, start + len(tokens)), held).any() == (number not in (2, 5))
     assert len(windows_of(cells)) == 1
@@ -279,8 +279,8 @@ for number in range(10**6):
     labels = np.arange(n) + 100 * (number % 40)
     tokens = CachedTokens(labels, (labels % 97).astype(np.int32), np.arange(n, dtype=np.int32))
     state = np.full(200_000, labels[0] % 251, np.uint8)
-    cells = SavedCells.unlent(tokens, np.arange(n), state)
-    files.keep(f"w{number}", cells)
+    cells = SavedCells.unshared(tokens, np.arange(n), state)
+    files.save_evicted(f"w{number}", cells)
     files.save_live("w", SavedWindow([cells], n))
     while files._waiting.qsize() > 8:
         pass
@@ -300,8 +300,8 @@ def test_a_process_that_is_killed_while_it_writes_leaves_whole_files_or_none(tmp
             time.sleep(0.02 + 0.013 * (number % 8))
             process.send_signal(signal.SIGKILL)
         found = CacheFiles(tmp_path, "key", 1 << 30)
-        saved = found.live("w")
-        parts = [*(saved.parts if saved else ()), *found.asleep("w1", np.arange(100, 200))]
+        saved = found.load_live("w")
+        parts = [*(saved.parts if saved else ()), *found.load_evicted("w1", np.arange(100, 200))]
         found.close()
         for part in parts:
             whole += 1
@@ -338,9 +338,9 @@ def test_the_same_tokens_are_written_once(tmp_path: Path) -> None:
     held = CacheFiles(tmp_path, "key", 1 << 30)
     tokens = CachedTokens(np.arange(9), np.arange(9, dtype=np.int32), np.arange(9, dtype=np.int32))
     for fill in (1, 2):
-        held.keep("w", SavedCells.unlent(tokens, np.arange(9), np.full(9, fill, np.uint8)))
-        held.settle()
+        held.save_evicted("w", SavedCells.unshared(tokens, np.arange(9), np.full(9, fill, np.uint8)))
+        held.flush()
     held.close()
     assert len(list(tmp_path.rglob("*.cells"))) == 1
-    (evicted_cells,) = CacheFiles(tmp_path, "key", 1 << 30).asleep("w", np.array([3]))
+    (evicted_cells,) = CacheFiles(tmp_path, "key", 1 << 30).load_evicted("w", np.array([3]))
     assert (evicted_cells.state == 1).all()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from halo_weave.engines.base import NAMELESS
+from halo_weave.engines.base import ANONYMOUS_LABELS
 from halo_weave.engines.llama.cache_plan import (
     CachedTokens,
     CachePlan,
@@ -234,9 +234,9 @@ def test_a_beginning_with_the_same_text_is_reused_whatever_its_labels() -> None:
 
 def test_exact_mode_keeps_only_a_clean_beginning() -> None:
     live, _, _ = conversation(50)
-    assert plan_for(live, [], np.arange(60), mode="exact", clean=50).computed == 10
-    assert plan_for(live, [], np.arange(60), mode="exact", clean=20).computed == 40
-    pruned = plan_for(live, [live], np.r_[0:10, 30:51], mode="exact", clean=50)
+    assert plan_for(live, [], np.arange(60), mode="exact", exact_prefix=50).computed == 10
+    assert plan_for(live, [], np.arange(60), mode="exact", exact_prefix=20).computed == 40
+    pruned = plan_for(live, [live], np.r_[0:10, 30:51], mode="exact", exact_prefix=50)
     assert (pruned.reused, pruned.restored, pruned.computed) == (10, 0, 21)
 
 
@@ -285,7 +285,7 @@ def test_what_sleeps_is_kept_in_pieces_that_leave_frames_with_their_words(
 
 
 def test_an_empty_prompt_is_refused() -> None:
-    with pytest.raises(BadInput, match="nothing to read"):
+    with pytest.raises(BadInput, match="has no tokens"):
         plan_for(held([]), [], np.arange(0))
 
 
@@ -309,7 +309,7 @@ def test_cells_are_given_out_as_llama_cpp_does(actions: list[int | set[int] | No
             for cell in freed:
                 used[cell] = False
             head = min([head, *freed])
-            cells.give_back(np.array(freed, np.int32))
+            cells.release(np.array(freed, np.int32))
         elif sum(used) + action <= 64:
             at = 0 if head > sum(used) + 2 * action else head
             expected = []
@@ -320,24 +320,24 @@ def test_cells_are_given_out_as_llama_cpp_does(actions: list[int | set[int] | No
                     used[at] = True
                 at += 1
             head = expected[-1] + 1
-            assert cells.take(action).tolist() == expected
+            assert cells.allocate(action).tolist() == expected
         else:
             with pytest.raises(BadInput, match="do not fit"):
-                cells.take(action)
+                cells.allocate(action)
         assert cells.free == 64 - sum(used)
 
 
 # From other windows
 
 
-def elsewhere(labels: np.ndarray, first: int = 500) -> CachedTokens:
+def borrowed(labels: np.ndarray, first: int = 500) -> CachedTokens:
     places = np.arange(first, first + len(labels), dtype=np.int32)
-    return CachedTokens(labels, (labels + 100).astype(np.int32), places, elsewhere=True)
+    return CachedTokens(labels, (labels + 100).astype(np.int32), places, borrowed=True)
 
 
 def test_what_another_window_has_read_follows_its_neighbour_here() -> None:
     live, _, _ = conversation(10)
-    plan = plan_for(live, [elsewhere(np.arange(200, 230))], np.r_[0:10, 200:230, 300])
+    plan = plan_for(live, [borrowed(np.arange(200, 230))], np.r_[0:10, 200:230, 300])
     assert plan.steps == (Restore(10, 40, 0, 0), Compute(40, 41))
     assert plan.places.tolist() == list(range(41))
     assert plan.restored == 30
@@ -346,20 +346,20 @@ def test_what_another_window_has_read_follows_its_neighbour_here() -> None:
 def test_cells_of_the_window_itself_come_before_those_of_another() -> None:
     whole, _, _ = conversation(50)
     live, own = whole.part(np.r_[0:10, 30:50]), whole.part(np.arange(10, 30))
-    for saved, run in ([own, elsewhere(own.labels)], 0), ([elsewhere(own.labels), own], 1):
+    for saved, run in ([own, borrowed(own.labels)], 0), ([borrowed(own.labels), own], 1):
         assert plan_for(live, saved, np.arange(51)).steps == (Restore(10, 30, run, 0), Compute(50, 51))
 
 
 def test_few_tokens_of_another_window_are_computed() -> None:
     """So few could be the same in a memory that was replaced by another one."""
     live, _, _ = conversation(10)
-    plan = plan_for(live, [elsewhere(np.arange(200, 207))], np.r_[0:10, 200:207, 300])
+    plan = plan_for(live, [borrowed(np.arange(200, 207))], np.r_[0:10, 200:207, 300])
     assert (plan.restored, plan.computed) == (0, 8)
 
 
 def test_frames_of_another_window_are_computed() -> None:
     live, _, _ = conversation(10)
-    other = elsewhere(np.r_[NAMELESS, 200:220, NAMELESS - 1])
+    other = borrowed(np.r_[ANONYMOUS_LABELS, 200:220, ANONYMOUS_LABELS - 1])
     prompt = np.r_[0:10, -7, 200:220, -8, 300]
     ids = np.r_[100:110, int(other.ids[0]), 300:320, int(other.ids[-1]), 400].astype(np.int32)
     plan = plan_cache(live, [other], prompt, ids, limit=1000, reserve=10, compute_from=10**9)

@@ -111,12 +111,12 @@ def test_the_hash_of_an_unchanged_file_is_not_computed_again(tmp_path: Path, wei
         load_or_calibrate(
             LookingBack(weights), tmp_path / "kept", lambda what, done, total: told.append(what)
         )
-    assert told.count("Checking which model it is") == 1
+    assert told.count("Hashing the model file") == 1
 
 
 def test_a_model_that_cannot_be_watched_or_read_still_works(tmp_path: Path, weights: Path) -> None:
     blind = LookingBack(weights, abilities=Capabilities(attention=False))
-    assert "cannot be read" in load_or_calibrate(blind, tmp_path / "kept", silent).sentence
+    assert "cannot be captured" in load_or_calibrate(blind, tmp_path / "kept", silent).sentence
     gone = LookingBack(tmp_path / "gone.gguf")
     assert "not calibrated" in load_or_calibrate(gone, tmp_path / "kept", silent).sentence
     assert load_or_calibrate(ScriptedEngine(["kept"]), tmp_path / "kept", silent) == Calibration()

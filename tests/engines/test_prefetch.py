@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
-from halo_weave.engines.base import UNSENT, Capture
+from halo_weave.engines.base import UNSENT_LABELS, Capture
 from halo_weave.engines.flat_prompt import FlatPrompt, Observation
 from halo_weave.engines.llama.engine import LlamaEngine
 from halo_weave.engines.llama.kv_cache import PrefixContext
@@ -32,8 +32,8 @@ def test_what_lies_on_disk_is_brought_into_memory_and_not_more_than_allowed_is_c
     with engine_on(model, cells) as engine:
         talk = talk_in(engine)
         talk.add(Role.USER, "An ending that nobody has read. " * 20)
-        engine.read_ahead("w", talk.prompt(), room=64, most=30)
-        engine.scheduler.settle()
+        engine.prefetch("w", talk.prompt(), room=64, max_computed=30)
+        engine.scheduler.wait_until_idle()
         cache = engine.caches["w"]
         assert cache.count > 0
         assert sum(len(evicted_cells.tokens) for evicted_cells in cache.evicted) >= len(talk.turns[2][2])
@@ -57,7 +57,7 @@ def test_a_new_window_takes_the_system_prompt_from_another_one(model: Path) -> N
         assert fresh.read is not None
         assert heard.read is not None
         assert fresh.read.reused == 0
-        whole = len(engine.tokenize(first.system)) // engine.shape.batch * engine.shape.batch
+        whole = len(engine.tokenize(first.system)) // engine.config.batch * engine.config.batch
         assert heard.read.reused >= whole > 0
         assert heard.text == fresh.text
         assert engine.mapping_errors == 0
@@ -88,7 +88,7 @@ def stopped_in_the_middle(engine: LlamaEngine) -> None:
     talk.hear(SIX)
     talk.asleep = set()
     engine.caches["w"].evicted.clear()
-    work = engine._read_ahead("w", _flat(engine, talk), 64, "splice", None, Observation())
+    work = engine._prefetch("w", _flat(engine, talk), 64, "splice", None, Observation())
     next(work)  # what is planned
     next(work)  # 16 of the tokens in the middle
     work.close()
@@ -137,7 +137,7 @@ def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
             talk.add(Role.USER, "Go on.")
             heard[costs] = talk.hear(SIX, Capture())
             assert engine.mapping_errors == 0
-            sliding = engine.shape.sliding
+            sliding = engine.config.sliding
     assert len(apart) == (0 if sliding else 2)
     mine, theirs = heard[0], heard[10**12]
     assert mine.read is not None
@@ -166,8 +166,8 @@ def test_words_that_were_read_in_part_when_they_are_sent_are_read_on_from_there(
         talk.hear(SIX)
         prompt = typed(talk, TYPED)
         flat = FlatPrompt.of(prompt, vocabulary=engine.model.size, context=engine.info.context)
-        watch = Observation.of(flat, prompt.read_from, supported_capture(engine.info, WATCHED))
-        work = engine._read_ahead("w", flat, 64, "splice", None, watch)
+        observation = Observation.of(flat, prompt.read_from, supported_capture(engine.info, WATCHED))
+        work = engine._prefetch("w", flat, 64, "splice", None, observation)
         for _ in range(6):  # what is planned, and 16 tokens each time
             next(work)
         work.close()
@@ -186,8 +186,8 @@ def test_words_that_are_read_with_something_else_awake_are_read_again(model: Pat
             talk.asleep = {2}
             talk.hear(SIX)
             if ahead:
-                engine.read_ahead("w", typed(talk, TYPED), room=64, capture=WATCHED)
-                engine.scheduler.settle()
+                engine.prefetch("w", typed(talk, TYPED), room=64, capture=WATCHED)
+                engine.scheduler.wait_until_idle()
             talk.asleep = set()
             heard.append(sent(talk, TYPED))
             engine.forget("w")
@@ -203,15 +203,15 @@ def test_of_words_that_were_never_sent_nothing_is_kept(model: Path, tmp_path: Pa
         secret = (
             "The combination of the safe is seventeen, forty-two, nine, and nobody else may ever read it."
         )
-        engine.read_ahead("w", typed(talk, secret), room=64, capture=WATCHED)
-        engine.scheduler.settle()
+        engine.prefetch("w", typed(talk, secret), room=64, capture=WATCHED)
+        engine.scheduler.wait_until_idle()
         cache = engine.caches["w"]
-        assert (cache.live.labels <= UNSENT).sum() == len(engine.tokenize(secret))
-        saved = cache.saved()
+        assert (cache.live.labels <= UNSENT_LABELS).sum() == len(engine.tokenize(secret))
+        saved = cache.snapshot()
         assert sum(len(part.tokens) for part in saved.parts) > 100
-        assert all((part.tokens.labels > UNSENT).all() for part in saved.parts)
+        assert all((part.tokens.labels > UNSENT_LABELS).all() for part in saved.parts)
         talk.asleep = {6, 7}  # what stands right before the words leaves with them
         talk.add(Role.USER, "Something else.")
         talk.hear(SIX)
         assert cache.evicted
-        assert all((evicted_cells.tokens.labels > UNSENT).all() for evicted_cells in cache.evicted)
+        assert all((evicted_cells.tokens.labels > UNSENT_LABELS).all() for evicted_cells in cache.evicted)

@@ -139,9 +139,9 @@ def test_patient_work_waits_for_all_other_work_and_never_takes_its_place(
     scheduler.post(noting("other", 3), "b")
     dropped = scheduler.post(noting("late", 1), "b", idle_only=True)
     hold.set()
-    scheduler.settle()
+    scheduler.wait_until_idle()
     assert done == ["other"] * 3 + ["patient"] * 2
-    assert dropped.over
+    assert dropped.done
 
 
 def test_work_of_a_window_ends_patient_work_in_it(scheduler: FairScheduler[str]) -> None:

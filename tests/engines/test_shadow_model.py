@@ -1,4 +1,4 @@
-"""The reader: it sees what a hidden model does not show, late and never in the way."""
+"""The shadow model: it supplies attention that a server does not send, later than the tokens and without delaying them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_reader_sees_what_it_would_see_if_it_spoke_itself(server):
         prompt = talk.prompt(read_from=0)
         events = list(engine.generate("w", prompt, Sampling(), WATCHED))
     steps = [event for event in events if isinstance(event, Step)]
-    words = [word for event in events if isinstance(event, LateAttention) for word in event.words]
+    words = [word for event in events if isinstance(event, LateAttention) for word in event.tokens]
     with closing(ScriptedEngine(["".join(step.piece.decode() for step in steps)])) as alone:
         own = [event for event in alone.generate("w", prompt, Sampling(), WATCHED) if isinstance(event, Step)]
     assert [step.id for step in own] == [step.id for step in steps]
@@ -56,7 +56,7 @@ def test_what_the_question_looked_at_is_told_before_the_reply_is_over(server):
         talk = Talk(engine, "w")
         talk.add(Role.USER, "What does the cat do?")
         events = list(engine.generate("w", talk.prompt(read_from=0), Sampling(), WATCHED))
-    read = next(event.read for event in events if isinstance(event, LateAttention) and event.read)
+    read = next(event.prefill for event in events if isinstance(event, LateAttention) and event.prefill)
     assert isinstance(read, PrefillResult)
     assert len(read.rows) == len(read.surprisal) == talk.chunk_tokens
     assert isinstance(events[-1], GenerationEnd)
@@ -76,9 +76,9 @@ def test_a_slow_reader_does_not_hold_up_the_stream(server):
             if not free.is_set() and "".join(e.piece.decode() for e in got if isinstance(e, Step)).endswith(
                 "."
             ):
-                assert not any(isinstance(e, LateAttention) and e.words for e in got)
+                assert not any(isinstance(e, LateAttention) and e.tokens for e in got)
                 free.set()
-    assert sum(len(e.words) for e in got if isinstance(e, LateAttention)) == sum(
+    assert sum(len(e.tokens) for e in got if isinstance(e, LateAttention)) == sum(
         isinstance(e, Step) for e in got
     )
 
@@ -110,13 +110,13 @@ def test_a_long_reply_is_read_in_strides():
     shadow_run = ShadowRun(reader, "w", talk.prompt(read_from=0), WATCHED)
     ids = reader.tokenize("one two three four five six seven eight nine ten " * 4).ids.tolist()
     for id in ids:
-        shadow_run.say([id])
+        shadow_run.add_tokens([id])
     shadow_run.end()
     words = []
     while not shadow_run.over:
         shadow_run.wait(0.1)
-        words += [word for seen in shadow_run.take() for word in seen.words]
-    words += [word for seen in shadow_run.take() for word in seen.words]
+        words += [word for seen in shadow_run.take() for word in seen.tokens]
+    words += [word for seen in shadow_run.take() for word in seen.tokens]
     assert [word.label for word in words] == list(range(talk.next, talk.next + len(ids)))
     assert len(reads) <= 2 + len(ids) // TOKENS_PER_PASS
     reader.close()
@@ -124,7 +124,7 @@ def test_a_long_reply_is_read_in_strides():
 
 def test_without_a_reader_surprise_comes_from_the_server_and_the_page_is_told(server):
     with closing(OpenAiEngine(server.url, KEY)) as engine:
-        assert "nobody reads along" in engine.calibration.sentence
+        assert "no shadow model" in engine.calibration.sentence
         talk = Talk(engine, "w")
         talk.add(Role.USER, "What does the cat do?")
         heard = talk.hear(Sampling(), WATCHED)
@@ -137,8 +137,10 @@ def test_with_a_reader_the_page_is_told_whose_eyes_they_are(server, tmp_path):
     reader = ScriptedEngine()
     with spoken_to(server, reader) as engine:
         assert pending_calibration(engine).pending
-        assert pending_calibration(engine).sentence.startswith("scripted reads along")
+        assert pending_calibration(engine).sentence.startswith(
+            "Attention comes from the shadow model scripted"
+        )
         reader.calibration = EYES
         told = load_or_calibrate(engine, tmp_path, lambda what, done, total: None)
-        assert told.sentence == "scripted reads along and lends its eyes. By one head."
+        assert told.sentence == "Attention comes from the shadow model scripted. By one head."
         assert told.pairs == EYES.pairs

@@ -41,7 +41,7 @@ def talk(request: pytest.FixtureRequest, engine: LlamaEngine) -> Iterator[Talk]:
     talk = Talk(engine, request.node.name)
     for number in range(len(LINES)):
         talk.add((Role.USER, Role.ASSISTANT)[number % 2], LINES[number])
-        if talk.chunk_tokens > 1.3 * engine.shape.sliding:
+        if talk.chunk_tokens > 1.3 * engine.config.sliding:
             break
     yield talk
     engine.forget(talk.window)
@@ -59,7 +59,7 @@ def test_some_layers_see_everything_and_only_they_light_tokens(engine: LlamaEngi
     assert chosen is not None
     assert narrow is not None
     assert np.array_equal(by_default.tokens, chosen.tokens)
-    far = len(by_default.tokens) - engine.shape.sliding
+    far = len(by_default.tokens) - engine.config.sliding
     assert (by_default.tokens[:far] > 0).all()
     assert not narrow.tokens[:far].any()
 
@@ -92,10 +92,11 @@ def test_cells_beyond_the_sliding_window_are_never_taken_away(engine: LlamaEngin
     talk.hear(ONE)
     cache = engine.caches[talk.window]
     saved = [
-        cache._saved(part).state.nbytes / len(part) for part in cache._contiguous_runs(np.arange(cache.count))
+        cache._copy_tokens(part).state.nbytes / len(part)
+        for part in cache._contiguous_runs(np.arange(cache.count))
     ]
     assert len(saved) > 1
-    assert saved == pytest.approx([engine.shape.cell_bytes] * len(saved), rel=0.15)
+    assert saved == pytest.approx([engine.config.cell_bytes] * len(saved), rel=0.15)
 
 
 def test_a_cache_that_grows_keeps_what_left_the_sliding_window(engine: LlamaEngine, talk: Talk) -> None:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Positions, Role, Tokens
 from halo_weave.engines.base import (
-    GIVEN,
+    PROCESS_LABELS,
     Capabilities,
     Capture,
     Engine,
@@ -30,7 +30,7 @@ from halo_weave.engines.base import (
     Sampling,
     Step,
     StopReason,
-    windows_named_by,
+    matching_windows,
 )
 from halo_weave.engines.flat_prompt import CHUNK, FlatPrompt, Kinds, attention_row
 from halo_weave.engines.llama.cache_files import overlaps_any
@@ -88,10 +88,10 @@ def _default_reply(prompt: str) -> str:
 @dataclass(slots=True, eq=False)
 class _WindowCache:
     live: CachedTokens = field(default_factory=lambda: CachedTokens(*np.empty((3, 0), np.int32)))
-    clean: int = 0  # tokens at the beginning that are as reading anew would make them
+    exact_prefix: int = 0  # as KvCache.exact_prefix
     asleep: list[CachedTokens] = field(default_factory=list)
     stale: int | None = None  # the label from which on deleted text was in sight
-    read_ahead_result: Capture | None = None  # what was read of words that were not sent yet
+    prefetch_result: Capture | None = None  # what was read of words that were not sent yet
     speaking: bool = False  # nothing is read ahead while a reply grows
 
 
@@ -217,28 +217,28 @@ class ScriptedEngine(Engine):
         finally:
             kept.speaking = False
 
-    def read_ahead(
+    def prefetch(
         self,
         window: str,
         prompt: Prompt,
         *,
         room: int,
         mode: Literal["splice", "exact"] = "splice",
-        most: int | None = None,
+        max_computed: int | None = None,
         capture: Capture | None = None,
     ) -> None:
-        """At once; its cache lies in main memory, so `most` makes no difference."""
+        """Prefetch at once. The scripted engine has no cells on disk, so `max_computed` makes no difference."""
         flat = FlatPrompt.of(prompt, vocabulary=VOCABULARY, context=self.info.context)
         with self.lock:
             if self.info.abilities.ahead and not self.closed:
                 kept = self.windows.setdefault(window, _WindowCache())
                 if not kept.speaking:
                     self._read(kept, flat, prompt, Sampling(max_new_tokens=room), capture, mode)
-                    kept.read_ahead_result = capture
+                    kept.prefetch_result = capture
 
     def forget(self, window: str) -> None:
         with self.lock:
-            for one in windows_named_by(window, list(self.windows)):
+            for one in matching_windows(window, list(self.windows)):
                 self.windows.pop(one)
 
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
@@ -272,10 +272,14 @@ class ScriptedEngine(Engine):
             start = flat.index_of(prompt.read_from)
         if kept.stale is not None:
             sound = count_before(kept.live.labels, kept.stale)
-            kept.live, kept.clean, kept.stale = kept.live.part(slice(sound)), min(kept.clean, sound), None
+            kept.live, kept.exact_prefix, kept.stale = (
+                kept.live.part(slice(sound)),
+                min(kept.exact_prefix, sound),
+                None,
+            )
         most = min(len(kept.live), len(flat))
         same = int(np.argmin(np.append(kept.live.ids[:most] == flat.ids[:most], False)))
-        known, kept.read_ahead_result = same - 1 if kept.read_ahead_result == capture else 0, None
+        known, kept.prefetch_result = same - 1 if kept.prefetch_result == capture else 0, None
         plan = plan_cache(
             kept.live,
             kept.asleep if mode == "splice" else (),
@@ -285,14 +289,14 @@ class ScriptedEngine(Engine):
             reserve=sampling.max_new_tokens,
             compute_from=max(start, known),
             mode=mode,
-            clean=kept.clean,
+            exact_prefix=kept.exact_prefix,
         )
         if mode == "splice" and len(plan.removed):
             kept.asleep.append(kept.live.part(plan.removed))
             while sum(map(len, kept.asleep)) > self.asleep_tokens:
                 del kept.asleep[0]
         only_tail = len(plan.steps) == 1 and not isinstance(plan.steps[0], Restore)
-        kept.clean = len(flat) if only_tail and plan.reused <= kept.clean else 0
+        kept.exact_prefix = len(flat) if only_tail and plan.reused <= kept.exact_prefix else 0
         kept.live = CachedTokens(flat.labels, flat.ids, plan.places)
         kept.asleep = [held for held in kept.asleep if not np.isin(held.labels, flat.labels).all()]
         said = [i for i in range(start, len(flat)) if flat.kinds[i] == CHUNK]
@@ -379,15 +383,15 @@ class ScriptedEngine(Engine):
         )
         place = np.int32(kept.live.places[-1] + 1)
         with self.lock:
-            if kept.clean == len(kept.live):
-                kept.clean += 1
+            if kept.exact_prefix == len(kept.live):
+                kept.exact_prefix += 1
             kept.live = CachedTokens(flat.labels, flat.ids, np.append(kept.live.places, place))
         return flat
 
 
 def all_before(labels: Positions, first: int) -> bool:
     """Whether tokens that follow each other surely stand before label `first`. What has no position says nothing of that."""
-    known = labels[labels > GIVEN]
+    known = labels[labels > PROCESS_LABELS]
     return bool(len(known)) and int(known.max()) < first
 
 
@@ -396,7 +400,7 @@ def count_before(labels: Positions, first: int) -> int:
     earlier = np.flatnonzero((labels >= 0) & (labels < first))
     if not len(earlier):
         unsaid = labels[: int(np.argmax(np.append(labels >= 0, True)))]
-        earlier = np.flatnonzero(unsaid > GIVEN)  # a frame may stand later, and has a label below
+        earlier = np.flatnonzero(unsaid > PROCESS_LABELS)  # a frame may stand later, and has a label below
     return int(earlier[-1]) + 1 if len(earlier) else 0
 
 

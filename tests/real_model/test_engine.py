@@ -52,7 +52,7 @@ def test_the_default_model_is_described_as_its_file_says(engine: LlamaEngine) ->
     assert (info.architecture, info.layers, info.heads, info.kv_heads) == ("llama", 30, 9, 3)
     assert (info.vocabulary, info.trained_context, info.context) == (49152, 8192, 8192)
     assert (info.abilities, info.template) == (Capabilities(ahead=True), "model")
-    assert engine.shape.cell_bytes == 23_040
+    assert engine.config.cell_bytes == 23_040
 
 
 def test_nothing_is_written_to_the_terminal(model_file: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -242,9 +242,9 @@ def test_a_window_that_never_looks_needs_no_callback_in_python(model_file: Path)
     with LlamaEngine(model_file, limits=EngineLimits(context=512), in_c=False) as engine:
         talk = long_talk(engine, "w")
         expected = talk.hear(THREE).text
-        assert cache_of(engine, "w").reader is None
+        assert cache_of(engine, "w").attention_capture is None
         heard = talk.hear(THREE, Capture())
-        assert cache_of(engine, "w").reader is not None
+        assert cache_of(engine, "w").attention_capture is not None
         assert heard.read is not None
         assert heard.read.reused > 0
         assert heard.text == expected
@@ -349,7 +349,7 @@ def test_a_map_that_does_not_fit_is_noticed_and_the_window_read_anew(
 def tight(model_file: Path) -> Iterator[LlamaEngine]:
     """An engine that believes its model was trained for 300 positions."""
     with LlamaEngine(model_file, limits=EngineLimits(context=280)) as engine:
-        engine.shape = dataclasses.replace(engine.shape, limit=300)
+        engine.config = dataclasses.replace(engine.config, limit=300)
         yield engine
 
 
@@ -379,8 +379,8 @@ def test_a_shift_in_the_middle_of_a_reply_changes_little(tight: LlamaEngine) -> 
     cache = tight.caches["w"]
     limit = int(cache.places[: cache.count].max()) - 1
     talk.hear(dataclasses.replace(THREE, max_new_tokens=1))
-    tight.shape = dataclasses.replace(tight.shape, limit=limit)
-    cache.shape = tight.shape
+    tight.config = dataclasses.replace(tight.config, limit=limit)
+    cache.config = tight.config
     heard = talk.hear(dataclasses.replace(THREE, max_new_tokens=6))
     assert heard.read is not None
     assert heard.read.shifted
@@ -391,12 +391,12 @@ def test_a_chunk_returns_even_after_the_holes_were_closed(tight: LlamaEngine) ->
     talk = long_talk(tight, "w", SAID[:4])
     untouched = reading_loss(talk)
     talk.asleep = {1}
-    roomy, cache = tight.shape, tight.caches["w"]
-    tight.shape = dataclasses.replace(roomy, limit=int(cache.places[: cache.count].max()) - 1)
+    roomy, cache = tight.config, tight.caches["w"]
+    tight.config = dataclasses.replace(roomy, limit=int(cache.places[: cache.count].max()) - 1)
     closed = talk.hear(THREE).read
     assert closed is not None
     assert closed.shifted
-    tight.shape = roomy
+    tight.config = roomy
     talk.asleep = set()
     read = talk.hear(THREE, Capture()).read
     assert read is not None

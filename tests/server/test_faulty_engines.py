@@ -21,11 +21,11 @@ pytestmark = pytest.mark.slow
 REPLY = "".join(WORDS)
 # What goes wrong, what was said until then, and a part of the sentence.
 FAULTS = {
-    "dies": ("The cat", "broke off"),
-    "half an event": ("The cat", "broke off"),
-    "wrong length": ("The cat", "broke off"),
-    "no JSON": ("The cat", "no JSON"),
-    "hangs": ("", "silent"),
+    "dies": ("The cat", "was lost during"),
+    "half an event": ("The cat", "was lost during"),
+    "wrong length": ("The cat", "was lost during"),
+    "no JSON": ("The cat", "not JSON"),
+    "hangs": ("", "in time"),
     "html": ("", "page"),
 }
 
@@ -62,13 +62,13 @@ def client(service):
 def failing(service, server, fault):
     """The server goes wrong; only one that hangs is silent for too long, however slow the machine is."""
     ours = service.weave.engine.server
-    patience, server.fault = ours.patience, fault
+    patience, server.fault = ours.read_timeout, fault
     if fault == "hangs":
-        ours.patience = 0.2
+        ours.read_timeout = 0.2
     try:
         yield
     finally:
-        ours.patience, server.fault = patience, ""
+        ours.read_timeout, server.fault = patience, ""
 
 
 @pytest.fixture

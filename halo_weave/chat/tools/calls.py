@@ -472,7 +472,7 @@ class ToolResult:
     command: str
     answer: str  # a value on one line, or the reason of a refusal as a sentence
     ok: bool = True
-    wake: tuple[ChunkKey, ...] = ()  # chunks wanted in the window, the most relevant first
+    to_resurrect: tuple[ChunkKey, ...] = ()  # chunks wanted in the window, the most relevant first
 
     @property
     def text(self) -> str:

@@ -240,8 +240,8 @@ class Toolbox:
         """
         try:
             asked = Command.read(command) if isinstance(command, str) else command
-            answer, wake = self._answer(asked, now, within, decay_days)
-            return ToolResult(str(command), answer, wake=wake)
+            answer, keys = self._answer(asked, now, within, decay_days)
+            return ToolResult(str(command), answer, to_resurrect=keys)
         except HaloWeaveError as error:
             return ToolResult(str(command), str(error), ok=False)
 

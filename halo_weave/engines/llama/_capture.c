@@ -1,6 +1,6 @@
-/* The attention callback in C: reads the softmax of each layer while the graph is computed and folds the chosen
- * (layer, head) pairs into one row per token. It includes no header of llama.cpp: what it needs of ggml comes in
- * as function pointers, in the struct that capture.py mirrors. */
+/* The attention callback in C: reads the softmax of each layer while the graph is computed and combines the chosen
+ * (layer, head) pairs to one row per token. It includes no header of llama.cpp: the functions of ggml that it needs
+ * are function pointers in the struct, which attention_capture.py mirrors. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
@@ -16,22 +16,22 @@ typedef struct {
     int64_t (*rows)(const void *tensor);
     size_t (*bytes)(const void *tensor);
     void (*get)(const void *tensor, void *target, size_t offset, size_t size);
-    const uint8_t *layers; /* (n_layers,): 1 where a head was chosen */
-    const uint8_t *pairs;  /* (n_layers, n_heads): 1 where the pair was chosen */
-    const int32_t *slots;  /* (n_layers, n_heads): the number of each pair that `raw` has, -1 for the others */
+    const uint8_t *layers; /* (n_layers,): 1 for layers with a chosen head */
+    const uint8_t *pairs;  /* (n_layers, n_heads): 1 for chosen pairs */
+    const int32_t *slots;  /* (n_layers, n_heads): index of each pair in `raw`, or -1 */
     float *folded;         /* (queries, columns) */
     float *raw;            /* (queries, n_raw, columns), or NULL */
     float *line;           /* (columns,) */
-    int64_t columns;       /* room in each of them */
+    int64_t columns;       /* allocated length of a row */
     int32_t n_layers;
     int32_t n_heads;
     int32_t n_raw;
     int32_t tokens;    /* in the batch */
-    int32_t queries;   /* rows are wanted for the last so many of them; 0: none, and nothing is asked for */
-    int32_t maximum;   /* fold by maximum; by sum otherwise */
-    int32_t n_kv;      /* out: columns of the rows */
-    int32_t folds;     /* out: how many pairs went into each row */
-    int32_t failed;    /* out: something did not fit */
+    int32_t queries;   /* capture the rows of this many last tokens; 0: no tensor is requested */
+    int32_t maximum;   /* combine by maximum; by sum otherwise */
+    int32_t n_kv;      /* out: number of cells of a row */
+    int32_t folds;     /* out: number of pairs in each row */
+    int32_t failed;    /* out: a tensor had an unexpected shape */
 } capture_t;
 
 static const char PREFIX[] = "kq_soft_max-";

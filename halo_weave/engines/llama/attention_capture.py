@@ -47,20 +47,20 @@ class _State(c.Structure):
 
 
 def has_c_callback() -> bool:
-    """Whether the callback in C is there and fits this file."""
+    """Whether the callback in C was built and has the same struct as this module."""
     return native is not None and native.size == c.sizeof(_State)
 
 
 class AttentionCapture:
-    """The callback of one llama_context, and the rows it saw during the last decode."""
+    """The callback of one llama_context, and the attention rows of its last decode."""
 
     def __init__(
         self, library: Any, layers: int, heads: int, columns: int, batch: int, *, in_c: bool
     ) -> None:
         self.c = library
-        self.layers = np.zeros(layers, dtype=np.uint8)  # where a head was chosen
-        self.pairs = np.zeros((layers, heads), dtype=np.uint8)  # the chosen ones
-        self.slots = np.zeros((layers, heads), dtype=np.int32)  # numbers of those that `raw` has, else -1
+        self.layers = np.zeros(layers, dtype=np.uint8)  # 1 for layers with a chosen head
+        self.pairs = np.zeros((layers, heads), dtype=np.uint8)  # 1 for chosen pairs
+        self.slots = np.zeros((layers, heads), dtype=np.int32)  # index of each pair in `raw`, or -1
         self.folded = np.zeros((batch, columns), dtype=np.float32)
         self.line = np.zeros(columns, dtype=np.float32)
         self.raw: Floats | None = None  # (queries, pairs of Capture.raw_pairs, columns)
@@ -76,29 +76,29 @@ class AttentionCapture:
             setattr(self.state, field, c.cast(getattr(library, function), c.c_void_p).value)
         for field in ("layers", "pairs", "slots", "folded", "line"):
             setattr(self.state, field, getattr(self, field).ctypes.data)
-        self.callback = None if in_c else bindings.EvalCallback(self._seen)
+        self.callback = None if in_c else bindings.EvalCallback(self._on_tensor)
         self.choose(Capture())
 
     @property
     def settings(self) -> dict[str, int | None]:
-        """What llama_context_params needs to know."""
+        """Fields of llama_context_params that install the callback."""
         address = native.address if self.callback is None else c.cast(self.callback, c.c_void_p).value
         return {"cb_eval": address, "cb_eval_user_data": c.addressof(self.state)}
 
     def choose(self, capture: Capture) -> None:
-        """Which layers and heads count from now on, and how they are folded."""
+        """Set which layers and heads are captured, and how they are combined to one row."""
         self.layers[:], self.pairs[:], self.slots[:] = 0, 0, -1
         for layer, head in capture.chosen(*self.slots.shape):
             self.layers[layer] = self.pairs[layer, head] = 1
-        apart = capture.chosen_raw(*self.slots.shape)
-        for number, (layer, head) in enumerate(apart):
+        raw_pairs = capture.chosen_raw(*self.slots.shape)
+        for number, (layer, head) in enumerate(raw_pairs):
             self.slots[layer, head] = number
         self.state.maximum = capture.combine == "max"
-        self.state.n_raw = len(apart)
+        self.state.n_raw = len(raw_pairs)
         self.keeps_raw, self.raw, self.state.raw = capture.raw, None, None
 
     def open(self, tokens: int, queries: int) -> None:
-        """The next decode has `tokens` tokens; rows are wanted for its last `queries`."""
+        """Prepare for a decode of `tokens` tokens, of which the rows of the last `queries` are captured."""
         state = self.state
         state.tokens, state.queries = tokens, queries
         state.n_kv = state.folds = state.failed = 0
@@ -109,9 +109,9 @@ class AttentionCapture:
             state.raw = self.raw.ctypes.data
 
     def close(self) -> tuple[Floats | None, Floats | None]:
-        """Rows of the decode since `open`, folded and raw; None if nothing could be read.
+        """The combined rows, (queries, cells), and the raw rows, (queries, pairs, cells), of the decode since `open`.
 
-        (queries, columns of the cache) and (queries, pairs, columns of the cache).
+        None if nothing was captured.
         """
         state = self.state
         queries, state.queries = state.queries, 0
@@ -121,8 +121,8 @@ class AttentionCapture:
         raw = None if self.raw is None else self.raw[:queries, :, : state.n_kv]
         return rows if state.maximum else rows / np.float32(state.folds), raw
 
-    def _seen(self, tensor: int, ask: bool, _: object) -> bool:
-        """The callback in Python."""
+    def _on_tensor(self, tensor: int, ask: bool, _: object) -> bool:
+        """The callback in Python, for each tensor of the graph. `ask`: whether llama.cpp should pass this tensor's values."""
         if not self.state.queries:
             return not ask
         name = self.c.ggml_get_name(tensor)
@@ -143,15 +143,17 @@ class AttentionCapture:
             state.failed = 1
             return
         state.n_kv = n_kv
-        seen = np.empty((state.queries, n_kv), dtype=np.float32)
+        rows_of_head = np.empty((state.queries, n_kv), dtype=np.float32)
         folded = self.folded[: state.queries, :n_kv]
         for head in np.flatnonzero(self.pairs[layer, :heads]).tolist():
             first = (head + 1) * state.tokens - state.queries
-            self.c.ggml_backend_tensor_get(tensor, seen.ctypes.data, first * n_kv * 4, seen.nbytes)
+            self.c.ggml_backend_tensor_get(
+                tensor, rows_of_head.ctypes.data, first * n_kv * 4, rows_of_head.nbytes
+            )
             if state.maximum:
-                np.maximum(folded, seen, out=folded)
+                np.maximum(folded, rows_of_head, out=folded)
             else:
-                folded += seen
+                folded += rows_of_head
             if self.raw is not None and self.slots[layer, head] >= 0:
-                self.raw[: state.queries, self.slots[layer, head], :n_kv] = seen
+                self.raw[: state.queries, self.slots[layer, head], :n_kv] = rows_of_head
             state.folds += 1

@@ -85,13 +85,13 @@ LAST_CONTEXT_FIELDS: Fields = (
 
 
 class _ContextParams(c.Structure):
-    """As of llama-cpp-python 0.3.36."""
+    """llama_context_params of llama-cpp-python 0.3.36."""
 
     _fields_ = FIRST_CONTEXT_FIELDS + LAST_CONTEXT_FIELDS
 
 
 class _ContextParamsWithExpertCache(c.Structure):
-    """As of xllamacpp 2026.10.11549: one field more."""
+    """llama_context_params of xllamacpp 2026.10.11549, with one more field."""
 
     _fields_ = (*FIRST_CONTEXT_FIELDS, ("moe_cache_size", c.c_size_t), *LAST_CONTEXT_FIELDS)
 
@@ -127,7 +127,7 @@ class TokenChoices(c.Structure):
     _fields_ = (
         ("data", c.c_void_p),
         ("size", c.c_size_t),
-        ("selected", c.c_int64),  # place in `data`
+        ("selected", c.c_int64),  # index in `data`
         ("sorted", c.c_bool),
     )
 
@@ -272,7 +272,7 @@ KNOWN_CONTEXT_PARAMS: dict[str, Any] = {
 
 
 def declare_functions(library: Any, name: str) -> None:
-    """Give each function its signature. `name` is how the user knows the library."""
+    """Declare the signature of each function. `name`: the library's name for error messages."""
     missing = [function for function in FUNCTIONS if not hasattr(library, function)]
     if missing:
         raise LibraryUnusable(
@@ -286,25 +286,25 @@ def declare_functions(library: Any, name: str) -> None:
 
 
 def _find_layout(library: Any, name: str) -> type[c.Structure]:
-    """The layout of the context parameters; a library whose defaults do not read back as known is refused."""
+    """The struct that matches the library's context parameters. Raises if its default values are not those known here."""
     wrong = _misread(library, "llama_model_default_params", ModelParams, KNOWN_MODEL_PARAMS)
     for params in () if wrong else CONTEXT_PARAMS:
         wrong = _misread(library, "llama_context_default_params", params, KNOWN_CONTEXT_PARAMS)
         if not wrong:
             return params
     raise LibraryUnusable(
-        f"{name} is a release of llama.cpp that is not known here ({wrong}). {INSTALL_ADVICE}"
+        f"{name} is a release of llama.cpp that Halo Weave does not support ({wrong}). {INSTALL_ADVICE}"
     )
 
 
 def _misread(library: Any, function: str, layout: type[c.Structure], known: dict[str, Any]) -> str:
-    """What does not read back as known, or nothing.
+    """The first default value that differs from the known one, as text; empty if all are the same.
 
-    There is room behind the struct, so that a larger one of another release harms nothing.
+    The struct is padded, since the function of another release may write a larger struct.
     """
-    roomy = type("Roomy", (c.Structure,), {"_fields_": (("params", layout), ("room", c.c_uint8 * 1024))})
+    padded = type("Padded", (c.Structure,), {"_fields_": (("params", layout), ("padding", c.c_uint8 * 1024))})
     pointer = getattr(library, function)
-    pointer.argtypes, pointer.restype = (), roomy
+    pointer.argtypes, pointer.restype = (), padded
     params = pointer().params
     for field, value in known.items():
         if getattr(params, field) != value:

@@ -1,4 +1,4 @@
-"""Where cells come from before anything is computed: the window's own files, the beginning of another window, what others have read."""
+"""Fills a KV cache before a prefill: with cells from the window's files, from the prefix of another window, or from other windows' chunks."""
 
 from __future__ import annotations
 
@@ -9,86 +9,90 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids
-from halo_weave.engines.base import NAMELESS
+from halo_weave.engines.base import ANONYMOUS_LABELS
 from halo_weave.engines.flat_prompt import FlatPrompt
 from halo_weave.engines.llama.cache_files import CacheFiles, SavedCells, token_keys, window_key
-from halo_weave.engines.llama.cache_plan import LEAST_BORROWED
+from halo_weave.engines.llama.cache_plan import MIN_BORROWED_TOKENS
 from halo_weave.engines.llama.kv_cache import KvCache
 from halo_weave.errors import EngineError
 
 
 def restore_from_disk(
-    disk: CacheFiles, window: str, cache: KvCache, prompt: FlatPrompt, *, asleep: bool
+    disk: CacheFiles, window: str, cache: KvCache, prompt: FlatPrompt, *, evicted: bool
 ) -> None:
-    """All that was live comes back if the cache is new, and what the prompt wakes if that is wanted."""
+    """Load the window's live tokens from disk if the cache is new. `evicted`: also load cells of resurrected text."""
     if cache.rebuild_reason:
         return
-    if cache.new:
-        cache.new = False
+    if cache.disk_unchecked:
+        cache.disk_unchecked = False
         _restore_live(disk, window, cache, prompt)
-    if asleep:
-        here = [
-            token_keys(held.labels, held.ids) for held in (cache.live, *(g.tokens for g in cache.evicted))
+    if evicted:
+        present = [
+            token_keys(tokens.labels, tokens.ids)
+            for tokens in (cache.live, *(cells.tokens for cells in cache.evicted))
         ]
-        wanted = np.setdiff1d(token_keys(prompt.labels, prompt.ids), np.concatenate(here))
-        found = disk.asleep(window, wanted) if len(wanted) else []
-        cache.evicted += [
-            evicted_cells for evicted_cells in found if prompt.is_consistent_with(evicted_cells.tokens)
-        ]
+        missing = np.setdiff1d(token_keys(prompt.labels, prompt.ids), np.concatenate(present))
+        loaded = disk.load_evicted(window, missing) if len(missing) else []
+        cache.evicted += [cells for cells in loaded if prompt.is_consistent_with(cells.tokens)]
 
 
 def _restore_live(disk: CacheFiles, window: str, cache: KvCache, prompt: FlatPrompt) -> None:
-    saved = disk.live(window)
+    saved = disk.load_live(window)
     if saved is None or sum(len(part.tokens) for part in saved.parts) > len(cache.cells):
         return
     try:
-        cache.take_in(saved)
-        if not prompt.is_consistent_with(
-            cache.live
-        ):  # other words at these positions: only what begins alike is the same
-            cache.labels[: cache.count] = np.arange(NAMELESS, NAMELESS - cache.count, -1)
-    except EngineError:  # of no use to this library
+        cache.load_saved(saved)
+        if not prompt.is_consistent_with(cache.live):
+            # The positions have other text by now. Without labels, only a common prefix is reused.
+            cache.labels[: cache.count] = np.arange(ANONYMOUS_LABELS, ANONYMOUS_LABELS - cache.count, -1)
+    except EngineError:  # llama.cpp does not accept the saved state
         cache.reset()
 
 
 def copy_shared_prefix(cache: KvCache, others: Iterable[KvCache], prompt: FlatPrompt) -> None:
-    """A cache with nothing in it takes what another window begins with, as the system prompt, instead of reading it.
+    """Copy a common prefix, such as the system prompt, from another window into an empty cache.
 
-    Windows have contexts of their own, between which llama.cpp cannot share cells: they are copied. Whole batches only, so
-    that a reply does not depend on which other windows there are.
+    Each window has its own llama_context, and llama.cpp cannot share cells between contexts. Only whole batches are copied, so
+    that a reply does not depend on which other windows exist.
     """
-    if cache.count or cache.rebuild_reason or not cache.settled:
+    if cache.count or cache.rebuild_reason or cache.shift_pending:
         return
-    known = [(_shared_prefix_length(other, prompt.ids[:-1]), other) for other in others if other is not cache]
-    count, other = max(known, key=lambda one: one[0], default=(0, cache))
-    count = min(count, len(cache.cells)) // cache.shape.batch * cache.shape.batch
+    prefixes = [
+        (_shared_prefix_length(other, prompt.ids[:-1]), other) for other in others if other is not cache
+    ]
+    count, other = max(prefixes, key=lambda prefix: prefix[0], default=(0, cache))
+    count = min(count, len(cache.cells)) // cache.config.batch * cache.config.batch
     if count:
         with contextlib.suppress(EngineError):
-            cache.take_in(other.saved(count))
-            cache.lendable[: cache.count] = False  # it was not said here
+            cache.load_saved(other.snapshot(count))
+            cache.lendable[: cache.count] = False  # it was not said in this window
 
 
 def _shared_prefix_length(cache: KvCache, ids: Ids) -> int:
-    """How many of the first live tokens are these, as reading them anew would make them."""
-    most = 0 if cache.rebuild_reason or not cache.settled or cache.erased else min(cache.clean, len(ids))
-    return int(np.argmin(np.append(cache.ids[:most] == ids[:most], False)))
+    """The number of first tokens that the cache has in common with `ids`, as a prefill of them would make them."""
+    usable = (
+        0
+        if cache.rebuild_reason or cache.shift_pending or cache.erased
+        else min(cache.exact_prefix, len(ids))
+    )
+    return int(np.argmin(np.append(cache.ids[:usable] == ids[:usable], False)))
 
 
 def save_evicted(disk: CacheFiles | None, window: str, cache: KvCache) -> None:
-    """What fell asleep in a turn goes to disk behind it."""
-    for evicted_cells in cache.fresh:
+    """Write the cells of text that was pruned in this turn to disk."""
+    for evicted_cells in cache.newly_evicted:
         if disk:
-            disk.keep(window, evicted_cells)
-    cache.fresh.clear()
+            disk.save_evicted(window, evicted_cells)
+    cache.newly_evicted.clear()
 
 
 def save_window(disk: CacheFiles | None, window: str, cache: KvCache) -> None:
-    """The window gives way; what was live in it goes to disk."""
-    if disk and cache.settled and not cache.rebuild_reason:
+    """Write the live tokens of a window to disk, before its cache is dropped."""
+    if disk and not cache.shift_pending and not cache.rebuild_reason:
         cache.drop_erased()
-    if disk and cache.count and cache.settled and not cache.rebuild_reason:
+    if disk and cache.count and not cache.shift_pending and not cache.rebuild_reason:
         with contextlib.suppress(EngineError):
-            disk.save_live(window, cache.saved())
+            disk.save_live(window, cache.snapshot())
 
 
 def borrow(
@@ -99,27 +103,27 @@ def borrow(
     prompt: FlatPrompt,
     stop: int,
 ) -> None:
-    """What other windows have read of the prompt's first `stop` tokens, and this one has not: copied from them, or from disk.
+    """Copy cells of the prompt's first `stop` tokens that this window lacks from other windows, in memory or on disk.
 
-    Only windows of the memory borrow, from others of the same owner: there the labels are the same text, and whoever made the
-    prompt has checked that it may be read here.
+    Cells are only copied between windows of the same owner: there equal labels mean the same text. The caller has checked
+    that the text of the prompt may be read in this window.
     """
     if prompt.owner is None:
         return
-    wanted = (prompt.labels >= 0) & (np.arange(len(prompt)) < stop)
-    for held in (cache.live, *(saved.tokens for saved in cache.evicted)):
-        wanted &= ~np.isin(prompt.labels, held.labels)
+    missing = (prompt.labels >= 0) & (np.arange(len(prompt)) < stop)
+    for tokens in (cache.live, *(saved.tokens for saved in cache.evicted)):
+        missing &= ~np.isin(prompt.labels, tokens.labels)
     for name, other in others.items():
-        if wanted.sum() < LEAST_BORROWED:
+        if missing.sum() < MIN_BORROWED_TOKENS:
             return
         if other is not cache:
-            with contextlib.suppress(EngineError):  # nothing is lost but time
-                _take(cache, other.lent(window_key(name), prompt, wanted), wanted, prompt)
-    if disk and wanted.sum() >= LEAST_BORROWED:
-        _take(cache, disk.lent_to(window, prompt, wanted), wanted, prompt)
+            with contextlib.suppress(EngineError):  # the tokens are computed instead
+                _add(cache, other.cells_to_lend(window_key(name), prompt, missing), missing, prompt)
+    if disk and missing.sum() >= MIN_BORROWED_TOKENS:
+        _add(cache, disk.cells_to_lend(window, prompt, missing), missing, prompt)
 
 
-def _take(cache: KvCache, lent: list[SavedCells], wanted: npt.NDArray[np.bool_], prompt: FlatPrompt) -> None:
+def _add(cache: KvCache, lent: list[SavedCells], missing: npt.NDArray[np.bool_], prompt: FlatPrompt) -> None:
     for cells in lent:
         cache.evicted.append(cells)
-        wanted &= ~np.isin(prompt.labels, cells.tokens.labels)
+        missing &= ~np.isin(prompt.labels, cells.tokens.labels)

@@ -1,4 +1,4 @@
-"""What llama.cpp runs on: its version, its backends and devices, and processor features that this build does not use."""
+"""Reports llama.cpp's version, backends and devices, and processor features that this build does not use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from halo_weave.models.inventory import LocalModel, human_name
 from halo_weave.models.memory_estimate import KvType, estimate_memory, machine_memory
 
 KINDS = ("processor", "GPU", "integrated GPU", "accelerator")
-# What llama.cpp has code for, and the flag of the processor in /proc/cpuinfo.
+# Processor features that llama.cpp can use, and their flags in /proc/cpuinfo.
 FEATURES = {
     "AVX": "avx",
     "AVX2": "avx2",
@@ -36,18 +36,17 @@ FEATURES = {
     "MATMUL_INT8": "i8mm",
     "SVE": "sve",
 }
-# The version that is known here.
 REINSTALL = "pip install --force-reinstall --no-deps xllamacpp==2026.10.11549"
 NATIVE_BUILD = (
     'CMAKE_ARGS="-DGGML_NATIVE=ON" pip install --no-binary llama-cpp-python llama-cpp-python==0.3.36'
 )
 # Measured with Qwen2.5-Coder (Q4_K_M) and SmolLM2 135M (Q4_1), one core.
-AVX512_NOTE = "With AVX-512 a prompt was read 1.4 to 1.6 times as fast with models in Q4_K, hardly faster in Q4_1; writing took as long."
+AVX512_NOTE = "With AVX-512, prefill was 1.4 to 1.6 times as fast for models in Q4_K and hardly faster in Q4_1; generation was as fast as before."
 INDEX_URL_HINT = "--index-url with the address that the README of xllamacpp gives for"
 ADVICE = {
     "CUDA": f"NVIDIA (CUDA): {REINSTALL} {INDEX_URL_HINT} your version of CUDA",
     "Vulkan": f"AMD, Intel and others (Vulkan): {REINSTALL} {INDEX_URL_HINT} Vulkan",
-    "Metal": "Mac (Metal): nothing, the package for macOS has it",
+    "Metal": "Mac (Metal): nothing to do, the package for macOS includes it",
     "own": "A build of your own: name its libllama with HALO_WEAVE_LIBLLAMA, or install llama-cpp-python",
 }
 
@@ -67,9 +66,9 @@ class LlamaBuild:
     version: str
     backends: tuple[str, ...]
     devices: tuple[Device, ...]
-    used: tuple[str, ...]  # features of the processor
-    unused: tuple[str, ...]  # that the processor has, and this build has no code for
-    advice: tuple[str, ...]  # what would make it faster
+    used: tuple[str, ...]  # processor features that this build uses
+    unused: tuple[str, ...]  # processor features that this build does not use
+    advice: tuple[str, ...]  # how to make it faster
 
 
 def inspect_build(library: Library) -> LlamaBuild:
@@ -83,7 +82,7 @@ def inspect_build(library: Library) -> LlamaBuild:
 
 
 def _version(library: Library) -> str:
-    """Of the package that the library lies in, else of ggml inside it."""
+    """The version of the package that contains the library, or else of ggml."""
     for package in ("xllamacpp", "llama_cpp_python"):
         folder = package.removesuffix("_python")
         if folder in library.path.parts:
@@ -101,7 +100,7 @@ def _text(c: Any, function: str, *arguments: Any) -> str:
 
 
 def _handles(c: Any, kind: str) -> list[int]:
-    """Of the devices (`dev`) or backends (`reg`)."""
+    """The handles of all devices (kind `dev`) or backends (kind `reg`)."""
     try:
         count, get = getattr(c, f"ggml_backend_{kind}_count"), getattr(c, f"ggml_backend_{kind}_get")
     except AttributeError:
@@ -136,14 +135,14 @@ def _devices(c: Any) -> tuple[Device, ...]:
 
 
 def _used_features(c: Any) -> tuple[str, ...]:
-    told = _text(c, "llama_print_system_info").replace(":", "|").split("|")
+    entries = _text(c, "llama_print_system_info").replace(":", "|").split("|")
     return tuple(
-        name.strip() for name, _, value in (one.partition("=") for one in told) if value.strip() == "1"
+        name.strip() for name, _, value in (entry.partition("=") for entry in entries) if value.strip() == "1"
     )
 
 
 def _processor_flags() -> set[str]:
-    """Known on Linux; elsewhere builds are made for the processor, or nothing can be told."""
+    """The processor's flags; empty on systems other than Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
     except OSError:
@@ -167,10 +166,10 @@ def _advice(devices: tuple[Device, ...], unused: tuple[str, ...]) -> tuple[str, 
     elif any(Path("/dev/dri").glob("renderD*")):
         advice.append(f"There is a GPU that is not used. {ADVICE['Vulkan']}")
     if {"AVX512", "AMX_INT8", "AVX_VNNI", "SVE", "MATMUL_INT8"} & set(unused):
-        brings = f" {AVX512_NOTE}" if "AVX512" in unused else ""
+        effect = f" {AVX512_NOTE}" if "AVX512" in unused else ""
         advice.append(
-            f"The processor can do more than this build uses ({', '.join(unused)}).{brings} With a C++ compiler and CMake, "
-            f"this builds one for it: {NATIVE_BUILD}; then start with HALO_WEAVE_LIBLLAMA=llama-cpp-python"
+            f"This build does not use all features of the processor ({', '.join(unused)}).{effect} With a C++ compiler and "
+            f"CMake, this command makes a build that does: {NATIVE_BUILD}; then start with HALO_WEAVE_LIBLLAMA=llama-cpp-python"
         )
     return tuple(advice)
 
@@ -178,7 +177,7 @@ def _advice(devices: tuple[Device, ...], unused: tuple[str, ...]) -> tuple[str, 
 def check_memory(path: Path, context: int | None = None, kv_type: KvType = "f16") -> None:
     """Refuse a model that would need more memory than this machine and its GPUs have."""
     needs = estimate_memory(read_header(path), LocalModel("", path, "").size, context, kv_type)
-    gpus = [one.total for one in inspect_build(library.load()).devices if "GPU" in one.kind]
+    gpus = [device.total for device in inspect_build(library.load()).devices if "GPU" in device.kind]
     memory = machine_memory() + sum(gpus)
     if needs.total > memory:
         raise ModelUnusable(

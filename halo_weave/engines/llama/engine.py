@@ -28,7 +28,7 @@ from halo_weave.engines.base import (
     Sampling,
     Step,
     StopReason,
-    windows_named_by,
+    matching_windows,
 )
 from halo_weave.engines.flat_prompt import NEVER, FlatPrompt, Observation
 from halo_weave.engines.llama import library
@@ -64,34 +64,35 @@ from halo_weave.models.memory_estimate import KvType, kv_bytes_per_token, kv_cac
 
 Mode = Literal["splice", "exact"]
 
-BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode while a prompt is read
-READ_AHEAD_BATCH = 16  # and while it is read ahead
-CONTEXT_GROWTH = 2048  # a context grows by so many cells
+BATCH, BATCH_ON_GPU = 64, 512  # tokens per decode during prefill
+PREFETCH_BATCH = 16  # tokens per decode during prefetch
+CONTEXT_GROWTH = 2048  # number of cells by which a context grows
 LOGIT_BUFFERS = (
-    2  # a context has one for its graph and one for its output, with logits of all tokens of a batch
+    2  # buffers of a context with the logits of a whole batch: one for its graph, one for its output
 )
-SPARE_CELLS = 256  # cells beyond prompt and reply, for what returns in the middle
+SPARE_CELLS = (
+    256  # cells beyond prompt and reply, since restoring a part of a saved run needs cells for all of it
+)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """What the engine may use."""
+    """Limits and options of the engine."""
 
-    context: int = 8192  # most tokens live in one window, if the model was trained for as many
-    memory_bytes: int | None = (
-        None  # for all of KV caches; the window used longest ago goes first. None: as the doctor says
-    )
-    graveyard_bytes: int = 128 << 20  # of that, for the cells of pruned text of all windows
-    threads: int | None = None  # None: one per processor
-    gpu_layers: int = -1  # all, if there is a GPU
-    kv_type: KvType = "f16"  # how keys are stored; values take 16 bits at least, since attention is read
-    batch: int | None = None  # tokens per decode while a prompt is read
-    cells: Path | None = None  # folder for cells on disk; None: they are in memory only
-    cells_bytes: int | None = None  # most that may lie there; None: a tenth of what is free, at most 10 GB
+    context: int = 8192  # largest number of live tokens in a window; at most the model's trained context
+    # Memory for all KV caches; the least recently used window is dropped first. None: as `halo-weave doctor` reports.
+    memory_bytes: int | None = None
+    graveyard_bytes: int = 128 << 20  # of this, memory for the saved cells of pruned text of all windows
+    threads: int | None = None  # None: one per processor core
+    gpu_layers: int = -1  # -1: all, if there is a GPU
+    kv_type: KvType = "f16"  # type of the keys; values have at least 16 bits, since attention is captured
+    batch: int | None = None  # tokens per decode during prefill
+    cells: Path | None = None  # folder for the KV cache on disk; None: none
+    cells_bytes: int | None = None  # quota of the folder; None: a tenth of the free space, at most 10 GB
 
 
 class LlamaEngine(Engine):
-    """One thread does the work for all windows, a slice of each in turn."""
+    """Runs one model. One thread computes for all windows, one decode of each in turn."""
 
     def __init__(
         self,
@@ -102,12 +103,12 @@ class LlamaEngine(Engine):
         in_c: bool | None = None,
         name: str = "",
     ) -> None:
-        """`in_c` chooses the attention callback; by default C if it was built. `name`: if the file does not tell it."""
+        """`in_c`: use the attention callback in C; None: if it was built. `name`: shown instead of the file's name."""
         limits = limits or EngineLimits()
         header = read_header(path)
         if header.is_embedder:
             raise ModelUnusable(
-                f"{path} is an embedding model. Use it with --embedder, and a chat model here."
+                f"{path} is an embedding model. Use it with --embedder, and choose a chat model here."
             )
         self.model = Model(path, header, library.load(lib), gpu_layers=limits.gpu_layers)
         self.renderer = TemplateRenderer()
@@ -115,10 +116,10 @@ class LlamaEngine(Engine):
             check_is_decoder(self.model)
             self.limits = limits
             self.template = template_of(self.model, header, self.renderer)
-            self.ends = end_texts(self.model, self.template)
+            self.end_texts = end_texts(self.model, self.template)
             trained = self.model.trained_context or limits.context
             batch = limits.batch or (BATCH_ON_GPU if self.model.c.llama_supports_gpu_offload() else BATCH)
-            self.shape = ContextConfig(
+            self.config = ContextConfig(
                 threads=limits.threads or physical_cores(),
                 batch=batch,
                 limit=trained,
@@ -129,10 +130,10 @@ class LlamaEngine(Engine):
                 callback_in_c=has_c_callback() if in_c is None else in_c,
                 sliding=int(self.model.c.llama_model_n_swa(self.model.handle)),
             )
-            full = self.shape.bytes(min(trained, limits.context) + SPARE_CELLS)
+            full = self.config.bytes(min(trained, limits.context) + SPARE_CELLS)
             self.memory_bytes = kv_cache_limit(full) if limits.memory_bytes is None else limits.memory_bytes
             described = model_info_of(
-                self.model, header, self.template, self.shape, min(trained, limits.context)
+                self.model, header, self.template, self.config, min(trained, limits.context)
             )
             self._info = replace(described, name=name or described.name)
         except BaseException:
@@ -143,10 +144,10 @@ class LlamaEngine(Engine):
         self.caches: OrderedDict[str, KvCache] = OrderedDict()
         self.active: set[str] = set()
         self.drop_when_idle: set[str] = set()
-        self.erased: dict[str, list[ErasedSpan]] = {}  # as in a cache, for windows that have none
-        self.has_state = is_recurrent(self.model)
+        self.erased: dict[str, list[ErasedSpan]] = {}  # deletions in windows that have no cache now
+        self.recurrent = is_recurrent(self.model)
         self._now = datetime.now()
-        self.mapping_errors = 0  # how often the map of cells did not fit what the model looked at
+        self.mapping_errors = 0  # how often attention rows did not match the cells of the tokens
         self.scheduler: FairScheduler[GenerationEvent] = FairScheduler("halo-weave engine")
         atexit.register(self.close)
 
@@ -160,7 +161,7 @@ class LlamaEngine(Engine):
         atexit.unregister(self.close)
         self.scheduler.close()
         for window in list(self.caches):
-            self._put_aside(window)
+            self._save_and_drop(window)
         if self.disk:
             self.disk.close()
             self.disk = None
@@ -192,7 +193,9 @@ class LlamaEngine(Engine):
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> ChatPrompt:
         today = datetime.now()
-        if today.date() != self._now.date():  # templates tell the date: on a new day all is read anew, once
+        if (
+            today.date() != self._now.date()
+        ):  # templates may write the date, which changes the prompt once a day
             self._now = today
         return self.template.write(messages, thinking=effort or "auto", tools=tools, now=self._now)
 
@@ -209,25 +212,25 @@ class LlamaEngine(Engine):
         sampling.check()
         flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
         capture = supported_capture(self.info, capture)
-        watch = Observation.of(flat, prompt.read_from, capture)
+        observation = Observation.of(flat, prompt.read_from, capture)
         mode = mode if self.info.abilities.cuts else "exact"
-        work = self._generate(window, flat, prompt.next_label, sampling, capture, watch, mode, stopped)
+        work = self._generate(window, flat, prompt.next_label, sampling, capture, observation, mode, stopped)
         return self.scheduler.run(work, window)
 
-    def read_ahead(
+    def prefetch(
         self,
         window: str,
         prompt: Prompt,
         *,
         room: int,
         mode: Mode = "splice",
-        most: int | None = None,
+        max_computed: int | None = None,
         capture: Capture | None = None,
     ) -> None:
         if self.info.abilities.ahead:
             flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
-            watch = Observation.of(flat, prompt.read_from, supported_capture(self.info, capture))
-            work = self._read_ahead(window, flat, room, mode, most, watch)
+            observation = Observation.of(flat, prompt.read_from, supported_capture(self.info, capture))
+            work = self._prefetch(window, flat, room, mode, max_computed, observation)
             with contextlib.suppress(EngineError):  # closed
                 self.scheduler.post(work, window, idle_only=True)
 
@@ -235,31 +238,31 @@ class LlamaEngine(Engine):
         """A window that is generating is dropped when it has finished."""
 
         def drop() -> Generator[GenerationEvent | None]:
-            for one in windows_named_by(window, {*self.active, *self.caches}):
-                if one in self.active:
-                    self.drop_when_idle.add(one)
+            for name in matching_windows(window, {*self.active, *self.caches}):
+                if name in self.active:
+                    self.drop_when_idle.add(name)
                 else:
-                    self._drop(one)
+                    self._drop(name)
             if self.disk:
                 self.disk.discard(window)
             return
             yield
 
-        with contextlib.suppress(EngineError):  # a closed engine has forgotten everything
+        with contextlib.suppress(EngineError):  # a closed engine has no caches
             self.scheduler.post(drop(), f"forget {window}", must_run=True)
 
     def erase(self, spans: Sequence[Span], windows: Collection[str] = ()) -> None:
         def erase_all() -> Generator[GenerationEvent | None]:
-            readers = {window_key(window) for window in windows}
+            keys = {window_key(window) for window in windows}
             for window in {*self.caches, *windows}:
                 read = window in windows
                 erased = [ErasedSpan(first, last, read) for first, last in spans]
-                lent = window in self.caches and self.caches[window].borrowed_from(readers)
-                if lent or (read and not spans):  # which tokens it is, is not known here
+                borrowed = window in self.caches and self.caches[window].borrowed_from(keys)
+                if borrowed or (read and not spans):  # which tokens are affected is not known
                     erased.append(ErasedSpan(0, NEVER, read=True))
                 if window in self.caches:
                     self.caches[window].erase(erased)
-                else:  # a turn that has begun may still bring them into a cache
+                else:  # a running turn may still create a cache with these tokens
                     self.erased[window] = [*self.erased.get(window, ()), *erased]
             if self.disk:
                 self.disk.erase(spans, windows)
@@ -278,53 +281,63 @@ class LlamaEngine(Engine):
         label: int,
         sampling: Sampling,
         capture: Capture | None,
-        watch: Observation,
+        observation: Observation,
         mode: Mode,
         stopped: Callable[[], bool],
     ) -> Generator[GenerationEvent | None]:
-        with self._at_work(window):
-            began = time.perf_counter()
-            looks = capture is not None and (capture.reply or capture.reading)
-            cache = self._cache(window, len(prompt) + sampling.max_new_tokens, attention=looks)
+        with self._mark_active(window):
+            started = time.perf_counter()
+            captures_rows = capture is not None and (capture.reply or capture.reading)
+            cache = self._cache(window, len(prompt) + sampling.max_new_tokens, attention=captures_rows)
             self._drop_erased(cache, prompt)
-            if cache.reader and capture:
-                cache.reader.choose(capture)
+            if cache.attention_capture and capture:
+                cache.attention_capture.choose(capture)
             with Sampler(self.model, sampling, prompt.ids) as sampler:
-                self._fetch(window, cache, prompt, mode, watch)
-                reading = self._read(
-                    cache, prompt, sampling.max_new_tokens, watch, mode, batch=self.shape.batch
+                self._load_saved_cells(window, cache, prompt, mode, observation)
+                prefill = self._prefill(
+                    cache, prompt, sampling.max_new_tokens, observation, mode, batch=self.config.batch
                 )
-                for event in reading:
+                for event in prefill:
                     if event is None and stopped():
-                        reading.close()
-                        yield GenerationEnd("abort", 0, time.perf_counter() - began)
+                        prefill.close()
+                        yield GenerationEnd("abort", 0, time.perf_counter() - started)
                         return
                     yield event
-                yield from self._reply(cache, sampler, sampling, label, watch.last, stopped, began)
+                yield from self._reply(
+                    cache, sampler, sampling, label, observation.last_row, stopped, started
+                )
 
-    def _read_ahead(
-        self, window: str, prompt: FlatPrompt, room: int, mode: Mode, most: int | None, watch: Observation
+    def _prefetch(
+        self,
+        window: str,
+        prompt: FlatPrompt,
+        room: int,
+        mode: Mode,
+        max_computed: int | None,
+        observation: Observation,
     ) -> Generator[GenerationEvent | None]:
-        """In small batches: whoever speaks now does not wait for long. What was read off of words waits for them."""
-        with self._at_work(window):
-            looks = watch.rows_from != NEVER
-            cache = self._cache(window, len(prompt) + room, attention=looks)
+        """Prefill in small batches, so that a turn can begin soon. What is captured is kept for the coming message."""
+        with self._mark_active(window):
+            captures_rows = observation.rows_from != NEVER
+            cache = self._cache(window, len(prompt) + room, attention=captures_rows)
             self._drop_erased(cache, prompt)
-            if cache.reader and watch.capture:
-                cache.reader.choose(watch.capture)
-            self._fetch(window, cache, prompt, mode, watch)
+            if cache.attention_capture and observation.capture:
+                cache.attention_capture.choose(observation.capture)
+            self._load_saved_cells(window, cache, prompt, mode, observation)
             if np.array_equal(cache.live.ids, prompt.ids):
                 return
-            batch = min(self.shape.batch, READ_AHEAD_BATCH)
+            batch = min(self.config.batch, PREFETCH_BATCH)
             try:
-                for _ in self._read(cache, prompt, room, watch, mode, batch=batch, allowed=most):
+                for _ in self._prefill(
+                    cache, prompt, room, observation, mode, batch=batch, max_computed=max_computed
+                ):
                     yield None
             finally:
-                cache.read_ahead_result = cache.read_ahead_result or watch
+                cache.prefetch_result = cache.prefetch_result or observation
 
     @contextlib.contextmanager
-    def _at_work(self, window: str) -> Iterator[None]:
-        """The window's cache is not dropped meanwhile; what fell asleep goes to disk after it."""
+    def _mark_active(self, window: str) -> Iterator[None]:
+        """Keep the window's cache from being dropped meanwhile. Afterwards, write cells of pruned text to disk."""
         self.active.add(window)
         try:
             yield
@@ -338,88 +351,100 @@ class LlamaEngine(Engine):
             self._limit_evicted_bytes()
 
     def _limit_evicted_bytes(self) -> None:
-        """The cells of pruned text of all windows stay within the limit. Those of the window used longest ago go first."""
+        """Keep the saved cells of pruned text within the limit. Those of the least recently used window are dropped first."""
         over = sum(cache.evicted_bytes for cache in self.caches.values()) - self.limits.graveyard_bytes
         for name, cache in list(self.caches.items()):
             if name not in self.active:
                 over -= cache.drop_oldest(over)
 
-    def _read(
+    def _prefill(
         self,
         cache: KvCache,
         prompt: FlatPrompt,
         room: int,
-        watch: Observation,
+        observation: Observation,
         mode: Mode,
         *,
         batch: int,
-        allowed: int | None = None,
+        max_computed: int | None = None,
     ) -> Generator[PrefillPlanned | PrefillResult | None]:
-        """Bring the prompt into the cache with the least work; read it anew if the result does not fit.
+        """Bring the prompt into the cache with the least work; compute all of it if the cache turns out to be unusable.
 
-        `room`: tokens that follow. `allowed`: nothing is done if more tokens than these have to be computed.
+        `room`: number of tokens that will follow. `max_computed`: do nothing if more tokens would have to be computed.
         """
-        began = time.perf_counter()
-        rebuilt = cache.rebuild_reason or ("" if cache.settled else "it was stopped before a shift was done")
+        started = time.perf_counter()
+        rebuilt = cache.rebuild_reason or (
+            "it was stopped before keys were shifted" if cache.shift_pending else ""
+        )
         while True:
             if rebuilt:
                 cache.reset()
             same = cache.common_prefix_length(prompt)
-            watch.reuse_observations(
-                cache.read_ahead_result, same if mode == "splice" else min(same, cache.clean), prompt.kinds
+            observation.reuse_observations(
+                cache.prefetch_result,
+                same if mode == "splice" else min(same, cache.exact_prefix),
+                prompt.kinds,
             )
-            evicted = cache.usable(prompt) if mode == "splice" and not rebuilt else []
+            evicted = cache.restorable(prompt) if mode == "splice" and not rebuilt else []
             plan = plan_cache(
                 cache.live,
                 [evicted_cells.tokens for evicted_cells in evicted],
                 prompt.labels,
                 prompt.ids,
-                limit=self.shape.limit,
+                limit=self.config.limit,
                 reserve=min(room, SPARE_CELLS),
-                compute_from=watch.compute_from,
+                compute_from=observation.compute_from,
                 mode=mode,
-                clean=cache.clean,
+                exact_prefix=cache.exact_prefix,
             )
-            if len(plan.removed) and self.has_state:  # nothing can be taken out of a recurrent state
+            if len(plan.removed) and self.recurrent:  # tokens cannot be removed from a recurrent state
                 cache.reset()
                 continue
-            if allowed is not None and plan.computed > allowed:
+            if max_computed is not None and plan.computed > max_computed:
                 return
             yield PrefillPlanned(plan.reused, plan.restored, plan.computed)
-            cache.read_ahead_result = None
+            cache.prefetch_result = None
             keep = mode == "splice" and not rebuilt
-            most = max((step.stop for step in plan.steps[:-1]), default=0)
+            size = max((step.stop for step in plan.steps[:-1]), default=0)
             try:
-                with contextlib.closing(PrefixContext(cache, most)) as apart:
+                with contextlib.closing(PrefixContext(cache, size)) as prefix_context:
                     for _ in cache.execute_plan(
-                        plan, evicted, prompt, watch, keep_evicted=keep, batch=batch, apart=apart
+                        plan,
+                        evicted,
+                        prompt,
+                        observation,
+                        keep_evicted=keep,
+                        batch=batch,
+                        prefix_context=prefix_context,
                     ):
                         yield None
             except CellsRejected:
                 cache.evicted.clear()
-                rebuilt = "cells that were saved could not be brought back"
-                watch.start_over()
+                rebuilt = "saved cells could not be restored"
+                observation.reset()
                 continue
-            mapping_error = watch.mapping_errors or (
-                watch.last and cache.last_rows is not None and cache.row() is None
+            mapping_error = observation.mapping_errors or (
+                observation.last_row and cache.last_rows is not None and cache.row() is None
             )
             if not mapping_error:
                 break
             self.mapping_errors += 1
-            if rebuilt:  # not even in a cache that was just made: attention cannot be read from this model
+            if rebuilt:  # not even right after a full prefill: attention of this model cannot be captured
                 self._info = replace(self.info, abilities=replace(self.info.abilities, attention=False))
                 break
-            rebuilt = "the map of its cells did not fit"
-            watch.start_over()
+            rebuilt = "attention did not match the cells"
+            observation.reset()
         yield PrefillResult(
             reused=plan.reused,
             restored=plan.restored,
             computed=plan.computed,
             shifted=plan.compacted,
             rebuilt=rebuilt,
-            seconds=time.perf_counter() - began,
-            rows=tuple(watch.rows),
-            surprisal=None if watch.surprisal_from == NEVER else np.array(watch.surprisal, np.float32),
+            seconds=time.perf_counter() - started,
+            rows=tuple(observation.rows),
+            surprisal=None
+            if observation.surprisal_from == NEVER
+            else np.array(observation.surprisal, np.float32),
         )
 
     def _reply(
@@ -428,89 +453,91 @@ class LlamaEngine(Engine):
         sampler: Sampler,
         sampling: Sampling,
         label: int,
-        look: bool,
+        capture_row: bool,
         stopped: Callable[[], bool],
-        began: float,
+        started: float,
     ) -> Generator[GenerationEvent | None]:
-        stops = StopStrings((*sampling.stop, *self.ends))
-        made = given = 0
+        stops = StopStrings((*sampling.stop, *self.end_texts))
+        generated = released = 0
         reason: StopReason | None = None
         last: AttentionRow | None = None
         while reason is None:
             if stopped():
                 reason = "abort"
                 break
-            row = cache.row() if look else None
-            if look and row is None and cache.last_rows is not None:
+            row = cache.row() if capture_row else None
+            if capture_row and row is None and cache.last_rows is not None:
                 self.mapping_errors += 1
-                cache.rebuild_reason = "the map of its cells did not fit"
+                cache.rebuild_reason = "attention did not match the cells"
             id = sampler.sample(cache.context)
             if self.model.ends_generation(id):
                 reason, last = "eos", row
                 break
             likely = sampler.top_tokens(cache.context, sampling.likely) if sampling.likely else ()
             step = Step(id, label, self.model.piece(id), cache.surprisal(-1, id), row, likely)
-            made += 1
+            generated += 1
             out, met = stops.feed(step)
-            given += len(out)
+            released += len(out)
             yield from out
             if met:
                 reason = "stop"
-            elif made == sampling.max_new_tokens:
+            elif generated == sampling.max_new_tokens:
                 reason = "length"
             elif not self._has_room(cache):
                 reason = "context"
             else:
-                cache.append(label, id, look=look)
+                cache.append(label, id, capture_row=capture_row)
                 label += 1
                 if not out:
                     yield None
         rest = stops.rest()
         yield from rest
-        yield GenerationEnd(reason, given + len(rest), time.perf_counter() - began, last)
+        yield GenerationEnd(reason, released + len(rest), time.perf_counter() - started, last)
 
     def _has_room(self, cache: KvCache) -> bool:
-        """Room for one more live token, if need be by closing holes."""
+        """Whether there is room for one more live token. Closes gaps between places if necessary."""
         if cache.count + 1 > self.info.context or not cache.cells.free:
             return False
-        if cache.next_place >= self.shape.limit:
+        if cache.next_place >= self.config.limit:
             if not self.info.abilities.cuts or cache.next_place == cache.count:
                 return False
             cache.compact()
         return True
 
     def _cache(self, window: str, tokens: int, *, attention: bool) -> KvCache:
-        """The window's cache with room for so many tokens. Idle windows are dropped when memory is short."""
-        attention = attention or self.shape.callback_in_c  # in C it costs nothing until rows are asked for
-        wanted = min(
+        """The window's cache with room for `tokens`. If memory is short, idle windows are dropped."""
+        attention = (
+            attention or self.config.callback_in_c
+        )  # the callback in C costs nothing while no rows are requested
+        size = min(
             -(-(tokens + SPARE_CELLS) // CONTEXT_GROWTH) * CONTEXT_GROWTH, self.info.context + SPARE_CELLS
         )
         cache = self.caches.get(window)
-        if cache is None or len(cache.cells) < wanted or (attention and cache.reader is None):
-            self._make_room(self.shape.bytes(wanted), window, self.memory_bytes)
+        if cache is None or len(cache.cells) < size or (attention and cache.attention_capture is None):
+            self._make_room(self.config.bytes(size), window, self.memory_bytes)
             try:
-                cache = self._grown(window, wanted, attention=attention)
-            except EngineError:  # less memory than thought: only what is in use may stay
+                cache = self._create_or_grow(window, size, attention=attention)
+            except EngineError:  # less memory than estimated: drop all idle windows
                 self._drop(window)
-                self._make_room(self.shape.bytes(wanted), window, 0)
-                cache = self._grown(window, wanted, attention=attention)
+                self._make_room(self.config.bytes(size), window, 0)
+                cache = self._create_or_grow(window, size, attention=attention)
         self.caches.move_to_end(window)
         return cache
 
     def _drop_erased(self, cache: KvCache, prompt: FlatPrompt) -> None:
-        if cache.erased and self.has_state:  # nothing can be taken out of a recurrent state
+        if cache.erased and self.recurrent:  # tokens cannot be removed from a recurrent state
             cache.reset()
         cache.drop_erased(prompt)
 
-    def _grown(self, window: str, size: int, *, attention: bool) -> KvCache:
+    def _create_or_grow(self, window: str, size: int, *, attention: bool) -> KvCache:
         cache = self.caches.get(window)
         if cache is None:
-            cache = self.caches[window] = KvCache(self.model, self.shape, size, attention=attention)
+            cache = self.caches[window] = KvCache(self.model, self.config, size, attention=attention)
             cache.erased = self.erased.pop(window, [])
         else:
-            if cache.rebuild_reason or not cache.settled:
+            if cache.rebuild_reason or cache.shift_pending:
                 cache.reset()
-            attention = attention or cache.reader is not None
+            attention = attention or cache.attention_capture is not None
             cache.resize(max(size, len(cache.cells)), attention=attention)
         return cache
 
@@ -519,9 +546,9 @@ class LlamaEngine(Engine):
             if sum(cache.bytes for cache in self.caches.values()) + bytes <= limit:
                 break
             if name != window and name not in self.active:
-                self._put_aside(name)
+                self._save_and_drop(name)
 
-    # Cells on disk
+    # KV cache on disk
 
     def _open_disk(self) -> CacheFiles | None:
         limits = self.limits
@@ -530,19 +557,21 @@ class LlamaEngine(Engine):
         quota = disk_quota(limits.cells) if limits.cells_bytes is None else limits.cells_bytes
         if quota <= 0:
             return None
-        facts = self.info.tokenizer, limits.kv_type, self.shape.sliding
+        facts = self.info.tokenizer, limits.kv_type, self.config.sliding
         return CacheFiles(limits.cells, cache_key(self.model.path, self.model.library, *facts), quota)
 
-    def _fetch(self, window: str, cache: KvCache, prompt: FlatPrompt, mode: Mode, watch: Observation) -> None:
-        """What need not be computed, since it lies on disk or another window has it."""
+    def _load_saved_cells(
+        self, window: str, cache: KvCache, prompt: FlatPrompt, mode: Mode, observation: Observation
+    ) -> None:
+        """Load cells that need not be computed from disk and from other windows."""
         if self.disk:
-            restore_from_disk(self.disk, window, cache, prompt, asleep=mode == "splice")
+            restore_from_disk(self.disk, window, cache, prompt, evicted=mode == "splice")
         if self.info.abilities.cuts:
             copy_shared_prefix(cache, self.caches.values(), prompt)
             if mode == "splice":
-                borrow(window, cache, self.caches, self.disk, prompt, watch.compute_from)
+                borrow(window, cache, self.caches, self.disk, prompt, observation.compute_from)
 
-    def _put_aside(self, window: str) -> None:
+    def _save_and_drop(self, window: str) -> None:
         save_window(self.disk, window, self.caches[window])
         self._drop(window)
 

@@ -1,4 +1,8 @@
-"""The KV cache of one window: a llama_context, the live tokens in it, and the saved cells of pruned text. Executes cache plans."""
+"""The KV cache of one window: a llama_context, the live tokens in it, and the saved cells of pruned text. Executes cache plans.
+
+A cell holds the keys and values of one token. A place is the token's position within the llama_context (`llama_pos`), unlike
+its position in the memory, which is its label. A column is the index of a token's cell.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Positions
-from halo_weave.engines.base import NAMELESS, UNSENT
+from halo_weave.engines.base import ANONYMOUS_LABELS, UNSENT_LABELS
 from halo_weave.engines.flat_prompt import (
     CHUNK,
     NEVER,
@@ -20,13 +24,13 @@ from halo_weave.engines.flat_prompt import (
     Kinds,
     Observation,
     attention_row,
-    latest_in_sight,
+    latest_visible_positions,
 )
 from halo_weave.engines.llama import bindings
 from halo_weave.engines.llama.attention_capture import AttentionCapture
 from halo_weave.engines.llama.cache_files import SavedCells, SavedWindow, overlaps_any
 from halo_weave.engines.llama.cache_plan import (
-    LEAST_BORROWED,
+    MIN_BORROWED_TOKENS,
     CachedTokens,
     CachePlan,
     CellAllocator,
@@ -41,111 +45,119 @@ from halo_weave.models.memory_estimate import KvType, value_type
 
 
 class TokenBatch:
-    """The arrays behind a llama_batch, made once."""
+    """The arrays of a llama_batch, allocated once."""
 
     def __init__(self, size: int) -> None:
         self.tokens, self.places, self.ones, self.sequences = (
             np.ones(size, dtype=np.int32) for _ in range(4)
         )
-        self.wanted = np.zeros(size, dtype=np.int8)
+        self.wants_logits = np.zeros(size, dtype=np.int8)
         integers = ctypes.POINTER(ctypes.c_int32)
         each = [ctypes.cast(self.sequences.ctypes.data + 4 * i, integers) for i in range(size)]
-        self.lists = (integers * size)(*each)
+        self.sequence_lists = (integers * size)(*each)
         self.struct = bindings.Batch(
             n_tokens=0,
             token=self.tokens.ctypes.data_as(integers),
             embd=None,
             pos=self.places.ctypes.data_as(integers),
             n_seq_id=self.ones.ctypes.data_as(integers),
-            seq_id=self.lists,
-            logits=self.wanted.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
+            seq_id=self.sequence_lists,
+            logits=self.wants_logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
 
-    def fill(self, ids: Ids, places: Places, sequence: int, wanted: npt.NDArray[np.bool_]) -> bindings.Batch:
+    def fill(
+        self, ids: Ids, places: Places, sequence: int, wants_logits: npt.NDArray[np.bool_]
+    ) -> bindings.Batch:
         count = len(ids)
         self.tokens[:count] = ids
         self.places[:count] = places
         self.sequences[:count] = sequence
-        self.wanted[:count] = wanted
+        self.wants_logits[:count] = wants_logits
         self.struct.n_tokens = count
         return self.struct
 
 
-LIVE, SCRATCH, HELD = 0, 1, 2  # sequence ids
+# Sequence ids: the live tokens; tokens that are being computed or copied; a second reference to the live tokens, which keeps
+# llama.cpp from freeing cells that have left a sliding window.
+LIVE, SCRATCH, HELD = 0, 1, 2
 ALL_PLACES = (-1, -1)  # all places of a sequence
-SAVED_RUN_TOKENS = 128  # tokens that are kept aside as one: to bring back a part, all of them are copied
+SAVED_RUN_TOKENS = (
+    128  # about the most tokens saved together; to restore some of them, all of them are copied
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ContextConfig:
-    """How the contexts of one engine are made."""
+    """How an engine creates its llama_contexts."""
 
     threads: int
-    batch: int  # tokens per decode: how long other windows wait, at most
-    limit: int  # places the model was trained for
-    cell_bytes: int  # keys and values of one token
-    buffer_bytes: int  # of a context, beside its cells
-    graveyard_bytes: int  # for the cells of pruned text
-    callback_in_c: bool  # of the attention reader
+    batch: int  # tokens per decode; another window waits at most for one decode
+    limit: int  # context length the model was trained with
+    cell_bytes: int  # size of one token's keys and values
+    buffer_bytes: int  # size of a context without its cells
+    graveyard_bytes: int  # limit for the saved cells of pruned text
+    callback_in_c: bool  # use the attention callback in C
     kv_type: KvType = "f16"
-    sliding: int = 0  # places that the layers with a sliding window look back; 0: there are none
+    sliding: int = 0  # width of the model's sliding window in tokens; 0: it has none
 
     def bytes(self, cells: int) -> int:
-        """What a context with so many cells takes."""
+        """Memory of a context with this number of cells."""
         return cells * self.cell_bytes + self.buffer_bytes
 
 
 class ErasedSpan(NamedTuple):
-    """Labels of tokens that were deleted."""
+    """The labels `first` to `last` (exclusive) of deleted tokens."""
 
     first: int
-    last: int  # the one after the last
-    read: bool  # by this window: what stands later was computed while they were in sight
+    last: int
+    read: bool  # this window's prompts have contained them, so later tokens have attended to them
 
 
 class CellsRejected(EngineError):
-    """Saved keys and values do not fit into this cache."""
+    """llama.cpp could not restore saved keys and values to this cache."""
 
 
 def _is_unaffected(evicted_cells: SavedCells, erased: Sequence[ErasedSpan]) -> bool:
-    """Whether nothing of a grave was deleted, or computed while deleted text was in sight."""
+    """Whether none of these tokens was deleted or has attended to deleted text."""
     latest = int(evicted_cells.latest.max())
-    return not overlaps_any(evicted_cells.tokens.labels, [one[:2] for one in erased]) and all(
-        latest < one.first for one in erased if one.read
+    return not overlaps_any(evicted_cells.tokens.labels, [span[:2] for span in erased]) and all(
+        latest < span.first for span in erased if span.read
     )
 
 
-def _before_unsent(labels: Positions) -> int:
-    """How many tokens stand before the first that was typed and not sent."""
-    return int(np.argmax(np.append(labels <= UNSENT, True)))
+def _length_before_unsent(labels: Positions) -> int:
+    """The number of tokens before the first one that was typed but not sent."""
+    return int(np.argmax(np.append(labels <= UNSENT_LABELS, True)))
 
 
 class KvCache:
     """The keys and values of one window."""
 
-    def __init__(self, model: Model, shape: ContextConfig, size: int, *, attention: bool) -> None:
-        """`attention`: whether rows can be read from it."""
-        self.model, self.shape, self.c = model, shape, model.c
-        self.batch = TokenBatch(shape.batch)
-        self.erased: list[ErasedSpan] = []  # what was deleted since a prompt was read that does not have it
-        self.new = True  # nobody asked yet what lies on disk
-        self.evicted: list[SavedCells] = []
-        self.fresh: list[SavedCells] = []  # those that fell asleep since somebody asked
-        self.read_ahead_result: Observation | None = None  # what was read off of words that were not sent yet
+    def __init__(self, model: Model, config: ContextConfig, size: int, *, attention: bool) -> None:
+        """`attention`: whether attention rows can be captured."""
+        self.model, self.config, self.c = model, config, model.c
+        self.batch = TokenBatch(config.batch)
+        self.erased: list[ErasedSpan] = []  # deleted text whose cells have not been removed yet
+        self.disk_unchecked = True  # the window's saved cells on disk have not been loaded yet
+        self.evicted: list[SavedCells] = []  # cells of pruned text
+        self.newly_evicted: list[SavedCells] = []  # those that have not been written to disk yet
+        self.prefetch_result: Observation | None = (
+            None  # what a prefetch captured of text that is not sent yet
+        )
         self.exp_buffer = np.empty(model.size, dtype=np.float32)
         self._open(size, attention=attention)
         self.reset()
 
     def _open(self, size: int, *, attention: bool) -> None:
         size = -(-size // 256) * 256
-        self.reader = (
+        self.attention_capture = (
             AttentionCapture(
                 self.c,
                 int(self.c.llama_model_n_layer(self.model.handle)),
                 int(self.c.llama_model_n_head(self.model.handle)),
                 size,
-                self.shape.batch,
-                in_c=self.shape.callback_in_c,
+                self.config.batch,
+                in_c=self.config.callback_in_c,
             )
             if attention
             else None
@@ -154,17 +166,17 @@ class KvCache:
         self.last_raw: Floats | None = None  # (queries, pairs, columns)
         self.context: int | None = self.model.context(
             n_ctx=size,
-            n_batch=self.shape.batch,
-            n_ubatch=self.shape.batch,
-            n_seq_max=3 if self.shape.sliding else 2,
+            n_batch=self.config.batch,
+            n_ubatch=self.config.batch,
+            n_seq_max=3 if self.config.sliding else 2,
             kv_unified=True,
             swa_full=True,
             flash_attn_type=bindings.FLASH_ATTENTION_OFF,
-            type_k=bindings.TENSOR_TYPES[self.shape.kv_type],
-            type_v=bindings.TENSOR_TYPES[value_type(self.shape.kv_type)],
-            n_threads=self.shape.threads,
-            n_threads_batch=self.shape.threads,
-            **(self.reader.settings if self.reader else {}),
+            type_k=bindings.TENSOR_TYPES[self.config.kv_type],
+            type_v=bindings.TENSOR_TYPES[value_type(self.config.kv_type)],
+            n_threads=self.config.threads,
+            n_threads_batch=self.config.threads,
+            **(self.attention_capture.settings if self.attention_capture else {}),
         )
         self.memory = self.c.llama_get_memory(self.context)
         self.cells = CellAllocator(int(self.c.llama_n_ctx(self.context)))
@@ -176,7 +188,7 @@ class KvCache:
             self.context = None
 
     def reset(self) -> None:
-        """Empty, as new. What sleeps stays."""
+        """Remove all live tokens. The saved cells of pruned text stay."""
         self.c.llama_memory_clear(self.memory, False)
         self.cells = CellAllocator(len(self.cells))
         room = len(self.cells)
@@ -184,100 +196,105 @@ class KvCache:
         self.labels = np.zeros(room, dtype=np.int64)
         self.ids = np.zeros(room, dtype=np.int32)
         self.places = np.zeros(room, dtype=np.int32)
-        self.columns = np.zeros(room, dtype=np.int32)  # each live token's cell
+        self.columns = np.zeros(room, dtype=np.int32)  # index of each live token's cell
         self.kinds = np.zeros(room, dtype=np.uint8)
-        self.latest = np.zeros(room, dtype=np.int64)  # the latest position that each was computed in sight of
-        self.lendable = np.zeros(room, dtype=np.bool_)  # said in this window, and computed here
-        self.lenders: set[str] = (
-            set()
-        )  # the windows, by their keys, whose cells were in sight of what is live
-        self.owner: str | None = None  # whose window of the memory it is, if it is one
-        self.reading = False  # a plan is being carried out: what is live is not known
-        self.clean = 0  # how many of the first tokens are as reading anew would make them
-        self.settled = True  # no shift waits for the next decode
-        self.rebuild_reason = ""  # why the cache should be read anew, if it should
+        self.latest = np.zeros(room, dtype=np.int64)  # the latest position that each token attended to
+        self.lendable = np.zeros(room, dtype=np.bool_)  # said and computed in this window
+        # Keys of the other windows whose cells were copied here, so that live tokens may have attended to them.
+        self.lenders: set[str] = set()
+        self.owner: str | None = None  # the owner of the window, if it is a window of this server's store
+        self.executing_plan = False  # if so, the list of live tokens is not valid
+        self.exact_prefix = (
+            0  # number of first tokens whose cells are as a prefill of the whole prompt would make them
+        )
+        self.shift_pending = False  # keys are shifted to their new places by the next decode
+        self.rebuild_reason = ""  # why the whole prompt must be computed again; empty: it need not
 
     def resize(self, size: int, *, attention: bool) -> None:
-        """A new context with more cells, or one whose attention can be read, and everything live moved over."""
-        kept, rebuild_reason = self.saved(), self.rebuild_reason
+        """Replace the context by one with more cells, or with attention capture, and copy the live tokens over."""
+        kept, rebuild_reason = self.snapshot(), self.rebuild_reason
         old, self.context = self.context, None
         self.c.llama_free(old)
         self._open(size, attention=attention)
         self.reset()
-        self.take_in(kept)
+        self.load_saved(kept)
         self.rebuild_reason = rebuild_reason
 
-    def saved(self, first: int = NEVER) -> SavedWindow:
-        """A copy of everything live, or of the first tokens, up to words that were not sent."""
-        sent = np.arange(_before_unsent(self.labels[: min(self.count, first)]))
+    def snapshot(self, first: int = NEVER) -> SavedWindow:
+        """A copy of the first live tokens (all by default), without text that was typed but not sent."""
+        sent = np.arange(_length_before_unsent(self.labels[: min(self.count, first)]))
         pieces = [
             run[piece]
             for run in self._contiguous_runs(sent)
             for piece in split_runs(self.labels[run], SAVED_RUN_TOKENS)
         ]
-        return SavedWindow([self._saved(piece) for piece in pieces], self.clean)
+        return SavedWindow([self._copy_tokens(piece) for piece in pieces], self.exact_prefix)
 
-    def lent(self, window: str, asked: FlatPrompt, wanted: npt.NDArray[np.bool_]) -> list[SavedCells]:
-        """What this window, whose key is `window`, can lend of the wanted tokens of another one's prompt."""
+    def cells_to_lend(
+        self, window: str, prompt: FlatPrompt, missing: npt.NDArray[np.bool_]
+    ) -> list[SavedCells]:
+        """Copies of cells for the `missing` tokens of another window's prompt. `window`: the key of this window."""
         if (
-            self.owner != asked.owner
-            or self.reading
+            self.owner != prompt.owner
+            or self.executing_plan
             or self.erased
             or self.rebuild_reason
-            or not self.settled
+            or self.shift_pending
         ):
             return []
         lenders = frozenset({window, *self.lenders})
         now = slice(0, self.count)
-        mine = np.flatnonzero(self.lendable[now] & asked.has(self.labels[now], self.ids[now], wanted))
-        found = [
-            self._saved(run[piece]).lent_by(lenders, np.ones(piece.stop - piece.start, np.bool_))
-            for run in self._contiguous_runs(mine)
+        shared = np.flatnonzero(
+            self.lendable[now] & prompt.contains(self.labels[now], self.ids[now], missing)
+        )
+        lent = [
+            self._copy_tokens(run[piece]).as_borrowed(lenders, np.ones(piece.stop - piece.start, np.bool_))
+            for run in self._contiguous_runs(shared)
             for piece in split_runs(self.labels[run], SAVED_RUN_TOKENS)
-            if len(run) >= LEAST_BORROWED
+            if len(run) >= MIN_BORROWED_TOKENS
         ]
         for cells in self.evicted:
             tokens = cells.tokens
-            if cells.owner == asked.owner and not tokens.elsewhere and asked.is_consistent_with(tokens):
-                these = cells.lendable & asked.has(tokens.labels, tokens.ids, wanted)
+            if cells.owner == prompt.owner and not tokens.borrowed and prompt.is_consistent_with(tokens):
+                these = cells.lendable & prompt.contains(tokens.labels, tokens.ids, missing)
                 if these.any():
-                    found.append(cells.lent_by(cells.lenders | {window}, these))
-        return found
+                    lent.append(cells.as_borrowed(cells.lenders | {window}, these))
+        return lent
 
     def borrowed_from(self, windows: Collection[str]) -> bool:
-        """Whether something here was computed in one of these windows, or in sight of what was."""
+        """Whether cells here were copied from one of these windows, or have attended to such cells."""
         return not self.lenders.isdisjoint(windows) or any(
             not cells.lenders.isdisjoint(windows) for cells in self.evicted
         )
 
-    def take_in(self, saved: SavedWindow) -> None:
-        """An empty cache gets what another one had. Kinds are known when the next prompt is read."""
+    def load_saved(self, saved: SavedWindow) -> None:
+        """Append saved tokens to the live ones. Their kinds are set when the next plan is executed."""
         for part in saved.parts:
             now = slice(self.count, self.count + len(part.tokens))
-            self.columns[now] = self._bring_back(part, 0, part.tokens.places)
+            self.columns[now] = self._restore_cells(part, 0, part.tokens.places)
             self.labels[now], self.ids[now] = part.tokens.labels, part.tokens.ids
             self.places[now] = part.tokens.places
             self.latest[now], self.lendable[now] = part.latest, part.lendable
             self.lenders |= part.lenders
             self.owner = part.owner
             self.count = now.stop
-        self.clean = min(saved.clean, self.count)
+        self.exact_prefix = min(saved.exact_prefix, self.count)
 
     @property
     def bytes(self) -> int:
-        return self.shape.bytes(len(self.cells)) + self.evicted_bytes
+        return self.config.bytes(len(self.cells)) + self.evicted_bytes
 
     @property
     def evicted_bytes(self) -> int:
-        """Of the cells of pruned text that are kept in memory."""
+        """Memory of the saved cells of pruned text."""
         return sum(evicted_cells.state.nbytes for evicted_cells in self.evicted)
 
     def drop_oldest(self, size: int) -> int:
-        """At least so many bytes of pruned text's cells go, or all. Returns how many went."""
-        gone = 0
-        while self.evicted and gone < size:
-            gone += self.evicted.pop(0).state.nbytes
-        return gone
+        """Drop the oldest saved cells of pruned text until `size` bytes are freed. Returns the number of freed bytes."""
+        freed = 0
+        while self.evicted and freed < size:
+            freed += self.evicted.pop(0).state.nbytes
+        return freed
 
     @property
     def live(self) -> CachedTokens:
@@ -285,25 +302,27 @@ class KvCache:
         return CachedTokens(self.labels[now].copy(), self.ids[now].copy(), self.places[now].copy())
 
     def common_prefix_length(self, prompt: FlatPrompt) -> int:
-        """How many tokens the prompt begins with as the cache does."""
-        most = min(self.count, len(prompt))
-        same = (self.ids[:most] == prompt.ids[:most]) & (self.kinds[:most] == prompt.kinds[:most])
+        """The number of first tokens that the prompt and the live tokens have in common."""
+        shorter = min(self.count, len(prompt))
+        same = (self.ids[:shorter] == prompt.ids[:shorter]) & (self.kinds[:shorter] == prompt.kinds[:shorter])
         return int(np.argmin(np.append(same, False)))
 
     def erase(self, erased: Sequence[ErasedSpan]) -> None:
-        """These tokens were deleted: nothing is kept of them, nor of what was computed while they were in sight."""
+        """Drop saved cells of deleted tokens and of tokens that have attended to them. Live ones: see `drop_erased`."""
         self.erased += erased
         self.evicted = [
             evicted_cells for evicted_cells in self.evicted if _is_unaffected(evicted_cells, erased)
         ]
-        self.fresh = [evicted_cells for evicted_cells in self.fresh if _is_unaffected(evicted_cells, erased)]
+        self.newly_evicted = [
+            evicted_cells for evicted_cells in self.newly_evicted if _is_unaffected(evicted_cells, erased)
+        ]
 
     def drop_erased(self, prompt: FlatPrompt | None = None) -> None:
-        """Live tokens leave for good that were deleted, or computed while deleted ones were in sight.
+        """Remove live tokens that were deleted or have attended to deleted tokens, without saving their cells.
 
-        Not yet if the prompt still has them: its turn began before the deletion.
+        If the prompt still has deleted tokens, its turn began before the deletion: then they are removed later.
         """
-        ends = [one.last - 1 for one in self.erased]
+        ends = [span.last - 1 for span in self.erased]
         if prompt is not None and bool(np.isin(ends, prompt.labels).any()):
             return
         stale = self._stale_from()
@@ -311,17 +330,18 @@ class KvCache:
         if stale != NEVER:
             kept = int(np.argmax(np.append(self.latest[: self.count] >= stale, True)))
             self._remove(np.arange(kept, self.count), keep=False)
-            self.count, self.clean, self.read_ahead_result = kept, min(self.clean, kept), None
+            self.count, self.exact_prefix, self.prefetch_result = kept, min(self.exact_prefix, kept), None
 
     def _stale_from(self) -> int:
-        """The label from which on deleted text was in sight."""
+        """Tokens that have attended to this label or a later one may have attended to deleted text."""
         labels = self.labels[: self.count]
         return min(
-            (one.first for one in self.erased if one.read or overlaps_any(labels, [one[:2]])), default=NEVER
+            (span.first for span in self.erased if span.read or overlaps_any(labels, [span[:2]])),
+            default=NEVER,
         )
 
-    def usable(self, prompt: FlatPrompt) -> list[SavedCells]:
-        """Graves that there is room for: one that returns in part needs cells for all its tokens for a moment."""
+    def restorable(self, prompt: FlatPrompt) -> list[SavedCells]:
+        """The saved cells that fit. To restore some tokens of a saved run, all its tokens need free cells for a moment."""
         spare = len(self.cells) - len(prompt)
         return [
             evicted_cells
@@ -341,98 +361,105 @@ class KvCache:
     def _load(self, state: npt.NDArray[np.uint8], sequence: int) -> None:
         if not self.c.llama_state_seq_set_data(self.context, state.ctypes.data, state.nbytes, sequence):
             raise CellsRejected(
-                f"llama.cpp could not bring back a part of the KV cache{self.model.library.error_detail()}."
+                f"llama.cpp could not restore a part of the KV cache{self.model.library.error_detail()}."
             )
 
-    # Carrying out a plan
+    # Executing a plan
 
     def execute_plan(
         self,
         plan: CachePlan,
         evicted: list[SavedCells],
         prompt: FlatPrompt,
-        watch: Observation,
+        observation: Observation,
         *,
         keep_evicted: bool,
         batch: int,
-        apart: PrefixContext | None = None,
+        prefix_context: PrefixContext | None = None,
     ) -> Generator[None]:
-        """Make the prompt live. Yields after each decode of `batch` tokens, so that other windows get their turn.
+        """Bring the prompt into the cache. Yields after each decode of `batch` tokens, so that other windows can run.
 
-        `graves` are those that the plan counts. If it is stopped in between, what was done so far is live.
+        `evicted`: the saved cells that the plan's `Restore` steps refer to. If execution is stopped, the tokens that are
+        complete so far are live.
 
-        llama.cpp continues a sequence only at its end. A stretch in the middle is decoded in a second sequence that
-        shares what stands before it, and then handed over.
+        llama.cpp appends only to the end of a sequence. A gap in the middle is decoded in a second sequence that shares
+        the cells before the gap; then the new cells are moved to the live sequence.
         """
-        self.rebuild_reason = "it was interrupted while chunks left"
-        self.reading = True
+        self.rebuild_reason = "it was interrupted while cells were removed"
+        self.executing_plan = True
         known = np.full(len(prompt), -1, np.int64)
-        stays = np.ones(len(prompt), dtype=np.bool_)
+        kept = np.ones(len(prompt), dtype=np.bool_)
         lendable = prompt.lendable.copy()
         for step in plan.steps:
-            stays[step.start : step.stop] = False
+            kept[step.start : step.stop] = False
             if isinstance(step, Restore):
-                back, source = slice(step.start, step.stop), evicted[step.run]
+                target, source = slice(step.start, step.stop), evicted[step.run]
                 origin = slice(step.at, step.at + step.stop - step.start)
-                known[back], lendable[back] = source.latest[origin], source.lendable[origin]
+                known[target], lendable[target] = source.latest[origin], source.lendable[origin]
                 self.lenders |= source.lenders
-        known[stays], lendable[stays] = self.latest[plan.kept], self.lendable[plan.kept]
-        latest = latest_in_sight(prompt.labels, prompt.kinds, known)
+        known[kept], lendable[kept] = self.latest[plan.kept], self.lendable[plan.kept]
+        latest = latest_visible_positions(prompt.labels, prompt.kinds, known)
         self._remove(plan.removed, keep=keep_evicted)
         for move in plan.moves:
             self.c.llama_memory_seq_add(self.memory, LIVE, move.start, move.stop, move.by)
             self.cells.rewind()
-            self.settled = False
+            self.shift_pending = True
         self.rebuild_reason = ""
-        present = stays
+        present = kept
         columns = np.zeros(len(prompt), dtype=np.int32)
         columns[present] = self.columns[plan.kept]
-        elsewhere = np.flatnonzero(present)[self.places[plan.kept] != plan.places[present]]
-        moved = int(elsewhere.min(initial=NEVER))  # from here on keys wait for the next decode to be shifted
+        new_places = np.flatnonzero(present)[self.places[plan.kept] != plan.places[present]]
+        moved = int(
+            new_places.min(initial=NEVER)
+        )  # the keys from this index on are shifted by the next decode
         unchanged = int(np.argmin(np.append(plan.kept == np.arange(len(plan.kept)), False)))
         head = int(np.argmin(np.append(present, False)))
-        self.clean = min(self.clean, unchanged, head)
-        only_tail = len(plan.steps) == 1 and head == self.clean
-        beside = slice(0)  # tokens of a stretch in the middle that are not handed over yet
+        self.exact_prefix = min(self.exact_prefix, unchanged, head)
+        only_tail = len(plan.steps) == 1 and head == self.exact_prefix
+        pending = slice(0)  # tokens of a gap that are computed but not live yet
         try:
             for step in plan.steps:
                 places = plan.places[step.start : step.stop]
                 if isinstance(step, Restore):
                     if int(places[0]) != int(evicted[step.run].tokens.places[step.at]):
                         moved = min(moved, step.start)
-                    columns[step.start : step.stop] = self._bring_back(evicted[step.run], step.at, places)
+                    columns[step.start : step.stop] = self._restore_cells(evicted[step.run], step.at, places)
                     present[step.start : step.stop] = True
                     continue
                 tail = step.stop == len(prompt)
-                unseen = step.stop <= watch.compute_from and not tail
-                if apart and unseen and apart.is_worthwhile(step.start, step.stop):
+                unobserved = step.stop <= observation.compute_from and not tail
+                if prefix_context and unobserved and prefix_context.is_worthwhile(step.start, step.stop):
                     if step.start > moved:
                         self._shift()
                         moved = NEVER
                     tokens = CachedTokens(prompt.labels, prompt.ids, plan.places)
-                    evicted_cells = yield from apart.read(tokens, columns, step.start, step.stop, batch)
-                    columns[step.start : step.stop] = self._bring_back(evicted_cells, 0, places)
+                    evicted_cells = yield from prefix_context.read(
+                        tokens, columns, step.start, step.stop, batch
+                    )
+                    columns[step.start : step.stop] = self._restore_cells(evicted_cells, 0, places)
                     present[step.start : step.stop] = True
                     continue
                 if not tail and step.start:
                     self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, 0, int(places[0]))
                 for start in range(step.start, step.stop, batch):
                     stop = min(step.stop, start + batch)
-                    self._compute(start, stop, LIVE if tail else SCRATCH, plan.places, columns, prompt, watch)
+                    self._compute(
+                        start, stop, LIVE if tail else SCRATCH, plan.places, columns, prompt, observation
+                    )
                     present[start:stop], moved = tail, NEVER
-                    beside = slice(stop if tail else step.start, stop)
+                    pending = slice(stop if tail else step.start, stop)
                     yield
                 if not tail:
                     first, last = int(places[0]), int(places[-1]) + 1
                     self.c.llama_memory_seq_cp(self.memory, SCRATCH, LIVE, first, last)
                     self.c.llama_memory_seq_rm(self.memory, SCRATCH, *ALL_PLACES)
                     present[step.start : step.stop] = True
-                beside = slice(0)
+                pending = slice(0)
         finally:
             self.c.llama_memory_seq_rm(self.memory, SCRATCH, *ALL_PLACES)
-            self._discard_cells(columns[beside], plan.places[beside])
+            self._discard_cells(columns[pending], plan.places[pending])
             self.count = int(present.sum())
-            for mine, theirs in (
+            for own, new in (
                 (self.labels, prompt.labels),
                 (self.ids, prompt.ids),
                 (self.places, plan.places),
@@ -441,72 +468,74 @@ class KvCache:
                 (self.latest, latest),
                 (self.lendable, lendable & (latest < NEVER)),
             ):
-                mine[: self.count] = theirs[present]
-            self.reading, self.owner = False, prompt.owner
+                own[: self.count] = new[present]
+            self.executing_plan, self.owner = False, prompt.owner
             if (
-                not self.settled and not self.rebuild_reason and self.cells.free
-            ):  # it was stopped before a decode
+                self.shift_pending and not self.rebuild_reason and self.cells.free
+            ):  # stopped before the next decode
                 self._shift()
         if only_tail:
-            self.clean = self.count
+            self.exact_prefix = self.count
         live = set(zip(prompt.labels.tolist(), prompt.ids.tolist(), strict=True))
         self.evicted = [
             evicted_cells for evicted_cells in self.evicted if not live.issuperset(evicted_cells.tokens)
         ]
 
     def _remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
-        """Live tokens leave; their keys and values are kept aside while there is room."""
-        room = self.shape.graveyard_bytes // self.shape.cell_bytes  # tokens
+        """Remove live tokens. `keep`: save their cells while there is room."""
+        room = self.config.graveyard_bytes // self.config.cell_bytes  # tokens
         stale = self._stale_from()
-        for gone in self._contiguous_runs(index):
-            first, last = int(self.places[gone[0]]), int(self.places[gone[-1]]) + 1
-            sent = gone[: _before_unsent(self.labels[gone])]
-            named = bool((self.labels[sent] > NAMELESS).any())  # nobody will ask for a frame without its turn
-            for piece in split_runs(self.labels[sent], SAVED_RUN_TOKENS) if keep and named else ():
-                sound = bool((self.latest[sent[piece]] < stale).all()) or stale == NEVER
-                if sound and len(sent[piece]) <= room:
-                    self.evicted.append(self._saved(sent[piece]))
-                    self.fresh.append(self.evicted[-1])
+        for run in self._contiguous_runs(index):
+            first, last = int(self.places[run[0]]), int(self.places[run[-1]]) + 1
+            sent = run[: _length_before_unsent(self.labels[run])]
+            identifiable = bool(
+                (self.labels[sent] > ANONYMOUS_LABELS).any()
+            )  # a frame is restored only together with its turn
+            for piece in split_runs(self.labels[sent], SAVED_RUN_TOKENS) if keep and identifiable else ():
+                reusable = bool((self.latest[sent[piece]] < stale).all()) or stale == NEVER
+                if reusable and len(sent[piece]) <= room:
+                    self.evicted.append(self._copy_tokens(sent[piece]))
+                    self.newly_evicted.append(self.evicted[-1])
                     room -= len(sent[piece])
-            for sequence in (LIVE, HELD) if self.shape.sliding else (LIVE,):
+            for sequence in (LIVE, HELD) if self.config.sliding else (LIVE,):
                 self.c.llama_memory_seq_rm(self.memory, sequence, first, last)
-            self.cells.give_back(self.columns[gone])
-        self.drop_oldest(self.evicted_bytes - self.shape.graveyard_bytes)
+            self.cells.release(self.columns[run])
+        self.drop_oldest(self.evicted_bytes - self.config.graveyard_bytes)
 
     def _discard_cells(self, cells: npt.NDArray[np.int32], places: Places) -> None:
-        """Tokens that were computed and never became live, since reading was stopped."""
-        if len(cells) and self.shape.sliding:
+        """Free the cells of tokens that were computed but did not become live, since execution was stopped."""
+        if len(cells) and self.config.sliding:
             self.c.llama_memory_seq_rm(self.memory, HELD, int(places[0]), int(places[-1]) + 1)
-        self.cells.give_back(cells)
+        self.cells.release(cells)
 
     def _shift(self) -> None:
-        """Keys that wait to be shifted are: any decode does it."""
+        """Let llama.cpp shift keys to their new places now: it does so in any decode, here of one discarded token."""
         cells = self.decode(self.ids[:1], np.zeros(1, np.int32), SCRATCH, np.zeros(1, np.bool_), queries=0)
         self.c.llama_memory_seq_rm(self.memory, SCRATCH, *ALL_PLACES)
-        self.cells.give_back(cells)
+        self.cells.release(cells)
 
     def _contiguous_runs(self, index: npt.NDArray[np.intp]) -> Iterator[npt.NDArray[np.intp]]:
-        """Live tokens that follow each other. With sliding windows llama.cpp saves no more than a window at once."""
+        """Runs of adjacent live tokens. With a sliding window, llama.cpp saves at most its width at once."""
         for start, stop in contiguous_runs(index):
             while start < stop:
-                reach = int(self.places[index[start]]) + (self.shape.sliding or NEVER)
+                reach = int(self.places[index[start]]) + (self.config.sliding or NEVER)
                 end = start + int(np.searchsorted(self.places[index[start:stop]], reach))
                 yield index[start:end]
                 start = end
 
-    def _saved(self, index: npt.NDArray[np.intp]) -> SavedCells:
-        """A copy of live tokens that follow each other, with their keys and values."""
+    def _copy_tokens(self, index: npt.NDArray[np.intp]) -> SavedCells:
+        """A copy of adjacent live tokens with their keys and values."""
         tokens = CachedTokens(self.labels[index], self.ids[index], self.places[index])
-        order, state = self._copied(tokens.places, self.columns[index])
+        order, state = self._copy_state(tokens.places, self.columns[index])
         lenders = frozenset(self.lenders)
         return SavedCells(tokens, order, state, self.latest[index], self.lendable[index], lenders, self.owner)
 
-    def copied(self, tokens: CachedTokens, columns: npt.NDArray[np.int32]) -> SavedCells:
-        """Likewise of tokens whose cells are `columns`, for a context of this window."""
-        order, state = self._copied(tokens.places, columns)
-        return SavedCells.unlent(tokens, order, state)
+    def copy_cells(self, tokens: CachedTokens, columns: npt.NDArray[np.int32]) -> SavedCells:
+        """A copy of tokens that are not registered as live yet. `columns`: their cells."""
+        order, state = self._copy_state(tokens.places, columns)
+        return SavedCells.unshared(tokens, order, state)
 
-    def _copied(
+    def _copy_state(
         self, places: Places, columns: npt.NDArray[np.int32]
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.uint8]]:
         first, last = int(places[0]), int(places[-1]) + 1
@@ -516,27 +545,27 @@ class KvCache:
         return order, state
 
     def _hold(self, sequence: int, first: int, last: int) -> None:
-        """llama.cpp takes away cells that have left the sliding window, unless a second sequence has them too."""
-        if self.shape.sliding:
+        """Keep llama.cpp from freeing cells that have left the sliding window: a second sequence refers to them, too."""
+        if self.config.sliding:
             self.c.llama_memory_seq_cp(self.memory, sequence, HELD, first, last)
 
-    def _bring_back(self, evicted_cells: SavedCells, at: int, places: Places) -> npt.NDArray[np.int32]:
-        """Bring tokens from index `at` of a grave back, to `places`. Returns their cells."""
+    def _restore_cells(self, evicted_cells: SavedCells, at: int, places: Places) -> npt.NDArray[np.int32]:
+        """Restore `len(places)` saved tokens, from index `at` on, to `places`. Returns their cells."""
         stop = at + len(places)
         self._load(evicted_cells.state, SCRATCH)
         cells = np.empty(len(evicted_cells.tokens), dtype=np.int32)
-        cells[evicted_cells.order] = self.cells.take(len(evicted_cells.tokens))
+        cells[evicted_cells.order] = self.cells.allocate(len(evicted_cells.tokens))
         old = evicted_cells.tokens.places
         for unwanted in (slice(0, at), slice(stop, len(old))):
             if len(old[unwanted]):
                 first, last = int(old[unwanted][0]), int(old[unwanted][-1]) + 1
                 self.c.llama_memory_seq_rm(self.memory, SCRATCH, first, last)
-                self.cells.give_back(cells[unwanted])
+                self.cells.release(cells[unwanted])
         by = int(places[0]) - int(old[at])
         if by:
             self.c.llama_memory_seq_add(self.memory, SCRATCH, int(old[at]), int(old[stop - 1]) + 1, by)
             self.cells.rewind()
-            self.settled = False
+            self.shift_pending = True
         self.c.llama_memory_seq_cp(self.memory, SCRATCH, LIVE, *ALL_PLACES)
         self._hold(SCRATCH, *ALL_PLACES)
         self.c.llama_memory_seq_rm(self.memory, SCRATCH, *ALL_PLACES)
@@ -550,55 +579,57 @@ class KvCache:
         places: Places,
         columns: npt.NDArray[np.int32],
         prompt: FlatPrompt,
-        watch: Observation,
+        observation: Observation,
     ) -> None:
-        """Run tokens `start` to `stop` of the prompt through the model, and read off what is wanted of them."""
-        if start == watch.surprisal_from == 0 and prompt.kinds[0] == CHUNK:
-            watch.surprisal.append(float(np.log(self.model.size)))  # nothing came before the very first token
+        """Run tokens `start` to `stop` of the prompt through the model, and record their attention and surprisal."""
+        if start == observation.surprisal_from == 0 and prompt.kinds[0] == CHUNK:
+            observation.surprisal.append(
+                float(np.log(self.model.size))
+            )  # nothing predicts the first token of all
         following = np.arange(start + 1, stop + 1)
-        foretold = (following >= watch.surprisal_from) & (following < len(prompt))
-        foretold[foretold] = prompt.kinds[following[foretold]] == CHUNK
-        logits = foretold.copy()
+        predicted = (following >= observation.surprisal_from) & (following < len(prompt))
+        predicted[predicted] = prompt.kinds[following[predicted]] == CHUNK
+        logits = predicted.copy()
         logits[-1] |= stop == len(prompt)
-        queries = max(0, stop - max(start, watch.rows_from))
-        if stop == len(prompt) and watch.last:
+        queries = max(0, stop - max(start, observation.rows_from))
+        if stop == len(prompt) and observation.last_row:
             queries = max(queries, 1)
         columns[start:stop] = self.decode(
             prompt.ids[start:stop], places[start:stop], sequence, logits, queries
         )
-        for i in range(max(start, watch.rows_from), stop) if self.last_rows is not None else ():
+        for i in range(max(start, observation.rows_from), stop) if self.last_rows is not None else ():
             if prompt.kinds[i] == CHUNK:
                 row = self._row(i - stop, columns[: i + 1], prompt.kinds[: i + 1])
                 if row is None:
-                    watch.mapping_errors += 1
+                    observation.mapping_errors += 1
                 else:
-                    watch.rows.append(row)
-        for i in np.flatnonzero(foretold).tolist():
-            watch.surprisal.append(self.surprisal(i, int(prompt.ids[start + i + 1])))
+                    observation.rows.append(row)
+        for i in np.flatnonzero(predicted).tolist():
+            observation.surprisal.append(self.surprisal(i, int(prompt.ids[start + i + 1])))
 
     def decode(
         self, ids: Ids, places: Places, sequence: int, logits: npt.NDArray[np.bool_], queries: int
     ) -> npt.NDArray[np.int32]:
-        """Run tokens through the model. Returns the cells they got; `last_rows` holds the attention asked for."""
-        cells = self.cells.take(len(ids))
-        if self.reader:
-            self.reader.open(len(ids), queries)
+        """Run tokens through the model. Returns their cells; `last_rows` has the attention of the last `queries` tokens."""
+        cells = self.cells.allocate(len(ids))
+        if self.attention_capture:
+            self.attention_capture.open(len(ids), queries)
         result = self.c.llama_decode(self.context, self.batch.fill(ids, places, sequence, logits))
-        if self.reader:
-            self.last_rows, self.last_raw = self.reader.close()
+        if self.attention_capture:
+            self.last_rows, self.last_raw = self.attention_capture.close()
         if result:
-            self.rebuild_reason = "the model stopped in the middle"
+            self.rebuild_reason = "a decode failed"
             raise EngineError(
-                f"The model stopped in the middle of its work (code {result}){self.model.library.error_detail()}."
+                f"llama.cpp could not run the model (code {result}){self.model.library.error_detail()}."
             )
-        self.settled = True
+        self.shift_pending = False
         self._hold(sequence, int(places[0]), int(places[-1]) + 1)
         return cells
 
     # Growing
 
     def extend(self, tokens: CachedTokens) -> None:
-        """These tokens are read and become live at the end; nothing is read off."""
+        """Compute these tokens after the live ones, without capturing anything."""
         now = slice(self.count, self.count + len(tokens))
         self.columns[now] = self.decode(
             tokens.ids, tokens.places, LIVE, np.zeros(len(tokens), np.bool_), queries=0
@@ -606,23 +637,27 @@ class KvCache:
         self.labels[now], self.ids[now], self.places[now] = tokens.labels, tokens.ids, tokens.places
         self.count = now.stop
 
-    def append(self, label: int, id: int, *, look: bool) -> None:
-        """The token that was generated becomes live."""
+    def append(self, label: int, id: int, *, capture_row: bool) -> None:
+        """Compute a generated token, which becomes the last live one."""
         at = self.count
         place = int(self.places[at - 1]) + 1
         (cell,) = self.decode(
-            np.array([id], np.int32), np.array([place], np.int32), LIVE, np.ones(1, np.bool_), int(look)
+            np.array([id], np.int32),
+            np.array([place], np.int32),
+            LIVE,
+            np.ones(1, np.bool_),
+            int(capture_row),
         )
         self.labels[at], self.ids[at], self.places[at] = label, id, place
         self.columns[at], self.kinds[at] = cell, CHUNK
         self.latest[at] = max(label, int(self.latest[:at].max()))
         self.lendable[at] = self.owner is not None and label >= 0 and self.latest[at] < NEVER
-        if self.clean == at:
-            self.clean += 1
+        if self.exact_prefix == at:
+            self.exact_prefix += 1
         self.count += 1
 
     def compact(self) -> None:
-        """Close the holes between the live tokens, since places run out."""
+        """Shift the live tokens together, to places without gaps."""
         places = self.places[: self.count]
         index = np.arange(self.count, dtype=np.int32)
         for start, stop in contiguous_runs(places):
@@ -632,8 +667,8 @@ class KvCache:
                     self.memory, LIVE, int(places[start]), int(places[stop - 1]) + 1, by
                 )
                 self.cells.rewind()
-                self.settled = False
-        self.clean = min(self.clean, int(np.argmin(np.append(places == index, False))))
+                self.shift_pending = True
+        self.exact_prefix = min(self.exact_prefix, int(np.argmin(np.append(places == index, False))))
         self.places[: self.count] = index
 
     @property
@@ -649,27 +684,32 @@ class KvCache:
         return float(peak + np.log(self.exp_buffer.sum()) - logits[id])
 
     def row(self) -> AttentionRow | None:
-        """What the last token looked at, over everything live; None if it does not fit the map of cells."""
+        """The attention of the last token over all live tokens; None if it does not match their cells."""
         now = slice(0, self.count)
         return self._row(-1, self.columns[now], self.kinds[now])
 
     def _row(self, query: int, columns: npt.NDArray[np.int32], kinds: Kinds) -> AttentionRow | None:
-        """The row of one token of the last decode, counted from its end."""
+        """The attention of one token of the last decode. `query`: its index, counted from the end."""
         if self.last_rows is None:
             return None
         raw = None if self.last_raw is None else self.last_raw[query]
         return attention_row(self.last_rows[query], columns, kinds, raw)
 
 
-# In cells looked at (2.5 us of one core each): what copying a token costs, and what making a context does. SmolLM2-135M.
+# The cost of copying one token and of creating a context, as a number of cells attended to (2.5 us each on one core,
+# measured with SmolLM2-135M).
 COPY_COST, OPEN_COST = 8, 16_000
 
 
 class PrefixContext:
-    """Lives as long as one prompt is read. Chunks are read in time order, so that each copy goes on where the last ended."""
+    """A second context that has only the tokens before a gap. Computing the gap there attends to fewer cells.
 
-    def __init__(self, home: KvCache, size: int) -> None:
-        self._main_cache, self._size = home, size
+    Attention runs over all cells of a context, also over those of later tokens. The second context exists during one prefill;
+    gaps are computed in time order, so that each copy continues where the last one ended.
+    """
+
+    def __init__(self, main: KvCache, size: int) -> None:
+        self._main_cache, self._size = main, size
         self._prefix_cache: KvCache | None = None
 
     def close(self) -> None:
@@ -677,28 +717,31 @@ class PrefixContext:
             self._prefix_cache.close()
 
     def is_worthwhile(self, start: int, stop: int) -> bool:
-        """Whether tokens `start` to `stop` of the prompt are worth it."""
-        home = self._main_cache
-        if home.shape.sliding or not start:
+        """Whether computing tokens `start` to `stop` here is faster than in the main context."""
+        main = self._main_cache
+        if main.config.sliding or not start:
             return False
-        saved = (stop - start) * (len(home.cells) - home.cells.free - start)
-        have = self._prefix_cache.count if self._prefix_cache else 0
-        return saved > COPY_COST * (start - have + stop - start) + (0 if self._prefix_cache else OPEN_COST)
+        saved = (stop - start) * (len(main.cells) - main.cells.free - start)
+        present = self._prefix_cache.count if self._prefix_cache else 0
+        return saved > COPY_COST * (start - present + stop - start) + (0 if self._prefix_cache else OPEN_COST)
 
     def read(
         self, tokens: CachedTokens, columns: npt.NDArray[np.int32], start: int, stop: int, batch: int
     ) -> Generator[None, None, SavedCells]:
-        """Compute tokens `start` to `stop`, of which all before are live at `columns`. Yields after each batch."""
+        """Compute tokens `start` to `stop`; those before them are in the main context, in the cells `columns`.
+
+        Yields after each batch. Returns the cells of the computed tokens.
+        """
         if self._prefix_cache is None:
             self._prefix_cache = KvCache(
-                self._main_cache.model, self._main_cache.shape, self._size, attention=False
+                self._main_cache.model, self._main_cache.config, self._size, attention=False
             )
-        side, have = self._prefix_cache, self._prefix_cache.count
-        if have < start:
-            missing = slice(have, start)
-            copied = self._main_cache.copied(tokens.part(missing), columns[missing])
-            side.take_in(SavedWindow([copied], 0))
+        prefix, present = self._prefix_cache, self._prefix_cache.count
+        if present < start:
+            missing = slice(present, start)
+            copied = self._main_cache.copy_cells(tokens.part(missing), columns[missing])
+            prefix.load_saved(SavedWindow([copied], 0))
         for first in range(start, stop, batch):
-            side.extend(tokens.part(slice(first, min(stop, first + batch))))
+            prefix.extend(tokens.part(slice(first, min(stop, first + batch))))
             yield
-        return side.copied(tokens.part(slice(start, stop)), side.columns[start:stop])
+        return prefix.copy_cells(tokens.part(slice(start, stop)), prefix.columns[start:stop])

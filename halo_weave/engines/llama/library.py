@@ -21,7 +21,7 @@ SPIN_COUNT = "4000"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Library:
-    """llama.cpp, loaded and checked. `c` has its functions with their signatures."""
+    """The loaded llama.cpp library. `c` has its functions with their signatures."""
 
     c: Any
     path: Path
@@ -29,7 +29,7 @@ class Library:
     log: Any = field(repr=False)  # the callback must live as long as the library
 
     def error_detail(self) -> str:
-        """What llama.cpp complained about last, as an end of a sentence, and forgets it."""
+        """The last errors that llama.cpp logged, as the end of a sentence. Clears them."""
         text = " ".join(line.strip() for line in self.log_errors if line.strip())
         self.log_errors.clear()
         return f" (llama.cpp says: {text})" if text else ""
@@ -40,32 +40,30 @@ _load_lock = threading.Lock()
 
 
 def load(named: str | None = None) -> Library:
-    """The library that `named` or HALO_WEAVE_LIBLLAMA says (a path or a package), else xllamacpp, else llama_cpp."""
-    wanted = named or os.environ.get(LIBRARY_VARIABLE, "")
+    """The library named by `named` or HALO_WEAVE_LIBLLAMA (a path or a package), else xllamacpp, else llama_cpp."""
+    name = named or os.environ.get(LIBRARY_VARIABLE, "")
     with _load_lock:
-        if wanted:
-            return _open_library(_named_file(wanted))
-        found = [path for path in (package_file("xllamacpp"), package_file("llama_cpp")) if path]
-        if not found:
+        if name:
+            return _open_library(_named_file(name))
+        files = [path for path in (package_file("xllamacpp"), package_file("llama_cpp")) if path]
+        if not files:
             raise LibraryUnusable(f"llama.cpp is not installed. {bindings.INSTALL_ADVICE}")
-        for path in found[:-1]:
+        for path in files[:-1]:
             try:
                 return _open_library(path)
             except LibraryUnusable:
                 continue
-        return _open_library(found[-1])
+        return _open_library(files[-1])
 
 
-def _named_file(wanted: str) -> Path:
-    package = {"xllamacpp": "xllamacpp", "llama-cpp-python": "llama_cpp", "llama_cpp": "llama_cpp"}.get(
-        wanted
-    )
+def _named_file(name: str) -> Path:
+    package = {"xllamacpp": "xllamacpp", "llama-cpp-python": "llama_cpp", "llama_cpp": "llama_cpp"}.get(name)
     if package:
         path = package_file(package)
         if path is None:
-            raise LibraryUnusable(f"{wanted} is not installed. {bindings.INSTALL_ADVICE}")
+            raise LibraryUnusable(f"{name} is not installed. {bindings.INSTALL_ADVICE}")
         return path
-    path = Path(wanted).expanduser()
+    path = Path(name).expanduser()
     if not path.is_file():
         raise LibraryUnusable(
             f"{LIBRARY_VARIABLE} names {path}, and there is no such file. {bindings.INSTALL_ADVICE}"
@@ -101,17 +99,17 @@ def _open_library(path: Path) -> Library:
         raise LibraryUnusable(f"{path} cannot be loaded: {error}. {bindings.INSTALL_ADVICE}") from error
     bindings.declare_functions(c, str(path))
     log_errors: collections.deque[str] = collections.deque(maxlen=4)
-    noted = False
+    continues_error = False
 
     def note(level: int, text: bytes | None, _: object) -> None:
-        nonlocal noted
+        nonlocal continues_error
         line = (text or b"").decode("utf-8", errors="replace")
         if level == bindings.LOG_CONTINUED:
-            if noted and log_errors:
+            if continues_error and log_errors:
                 log_errors[-1] += line
             return
-        noted = level == bindings.LOG_ERROR
-        if noted:
+        continues_error = level == bindings.LOG_ERROR
+        if continues_error:
             log_errors.append(line)
 
     log = bindings.LogCallback(note)
@@ -123,17 +121,16 @@ def _open_library(path: Path) -> Library:
 
 
 def _shorten_spinning() -> None:
-    """Threads that wait for each other spin for microseconds only, unless the user says otherwise.
+    """Let OpenMP threads spin only for microseconds while they wait, unless the user has configured this.
 
-    By default OpenMP spins for milliseconds: on a machine that does other work too, that makes each token take ten
-    times as long.
+    The default is milliseconds. If the machine has other work to do, each token then takes ten times as long.
     """
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
 
 
 def _find_devices(c: Any, path: Path) -> None:
-    """A library built with separate backends has none until they are loaded from beside it."""
+    """Load backends that are separate files beside the library, if it was built that way."""
     try:
         count, load_all = c.ggml_backend_dev_count, c.ggml_backend_load_all_from_path
     except AttributeError:

@@ -21,7 +21,7 @@ _MADV_DONTNEED = 4
 
 
 def physical_cores() -> int:
-    """Physical cores this process may run on: more threads than that slow each other down."""
+    """The number of physical cores that this process may use. More threads than that slow each other down."""
     try:
         allowed = os.sched_getaffinity(0)
     except AttributeError:  # not on every system
@@ -38,13 +38,13 @@ def physical_cores() -> int:
 
 
 def _release_pages(path: Path) -> None:
-    """Pages of the weights file leave this process's memory; those that are still used come back at their first use.
+    """Release the memory-mapped pages of the weights file. Pages that are still used are loaded again on their next access.
 
-    llama.cpp copies most weights into a form that its processor code reads faster, and would keep both in memory.
+    llama.cpp copies most weights to a layout that is faster on this processor. Without this call both copies stay in memory.
     """
     try:
         maps = Path("/proc/self/maps").read_text()
-    except OSError:  # only Linux tells where a file is mapped
+    except OSError:  # only Linux lists the mappings of a process
         return
     libc = ctypes.CDLL(None)
     for line in maps.splitlines():
@@ -55,22 +55,22 @@ def _release_pages(path: Path) -> None:
 
 
 class Model:
-    """Weights and vocabulary. Tokenizing is safe from any thread; `with` or `close` frees it."""
+    """Weights and vocabulary. Methods that tokenize may be called from any thread. `with` or `close` frees the model."""
 
     def __init__(self, path: Path, header: GgufHeader, library: Library, *, gpu_layers: int = -1) -> None:
         self.path, self.header, self.library = path, header, library
         self.c = library.c
-        self.known: dict[int, bytes] = {}
-        self.control: dict[int, bool] = {}
-        self.seen: tuple[int, npt.NDArray[np.float32]] = 0, np.zeros(0, np.float32)
-        self.lock = threading.Lock()  # the vocabulary is not read while it is freed
+        self.known_pieces: dict[int, bytes] = {}
+        self.known_controls: dict[int, bool] = {}
+        self.logits_view: tuple[int, npt.NDArray[np.float32]] = 0, np.zeros(0, np.float32)
+        self.lock = threading.Lock()  # the vocabulary must not be used while it is freed
         params = self.c.llama_model_default_params()
         params.n_gpu_layers = gpu_layers
         library.log_errors.clear()
         self.handle: int | None = self.c.llama_model_load_from_file(os.fsencode(path), params)
         if not self.handle:
             raise ModelUnusable(
-                f"llama.cpp cannot load {path} (architecture {header.architecture or 'not named'})"
+                f"llama.cpp cannot load {path} (architecture {header.architecture or 'unknown'})"
                 f"{library.error_detail()}. Use another model or a newer build of llama.cpp."
             )
         _release_pages(path)
@@ -78,7 +78,7 @@ class Model:
         self.size = self.c.llama_vocab_n_tokens(self.vocabulary)
         if not self.size:
             self.close()
-            raise ModelUnusable(f"{path} has no vocabulary, so it cannot be given text.")
+            raise ModelUnusable(f"{path} has no vocabulary, so it cannot read text.")
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +87,7 @@ class Model:
         self.close()
 
     def close(self) -> None:
-        """Every context of the model must be closed before."""
+        """Free the model. All its contexts must be closed before."""
         with self.lock:
             if self.handle:
                 self.c.llama_model_free(self.handle)
@@ -98,13 +98,13 @@ class Model:
             raise EngineError("The model is closed.")
 
     def text(self, key: str) -> str | None:
-        """A text or number of the model's metadata, as text."""
+        """A value of the model's metadata, as text."""
         buffer = ctypes.create_string_buffer(1 << 16)
         length = self.c.llama_model_meta_val_str(self.handle, key.encode(), buffer, len(buffer))
         return buffer.value.decode("utf-8", errors="replace") if length >= 0 else None
 
     def context(self, **settings: Any) -> int:
-        """A new llama_context with these parameters; the caller owns and frees it."""
+        """A new llama_context with these parameters. The caller must free it."""
         params = self.c.llama_context_default_params()
         for name, value in settings.items():
             setattr(params, name, value)
@@ -112,23 +112,23 @@ class Model:
         context = self.c.llama_init_from_model(self.handle, params)
         if not context:
             raise EngineError(
-                f"llama.cpp could not make room for {settings.get('n_ctx')} tokens{self.library.error_detail()}. "
+                f"llama.cpp could not allocate a context for {settings.get('n_ctx')} tokens{self.library.error_detail()}. "
                 "Set a smaller context, or free some memory."
             )
         return int(context)
 
     def logits(self, context: int | None, index: int = -1) -> npt.NDArray[np.float32]:
-        """(vocabulary,), of a token of the last decode; by default the last. It holds until the next one."""
+        """The logits of a token of the last decode, by default of the last one; valid until the next decode."""
         pointer = self.c.llama_get_logits_ith(context, index)
         address = ctypes.addressof(pointer.contents)
-        seen, view = self.seen
-        if address != seen:  # making a view takes longer than looking through it
+        known_address, view = self.logits_view
+        if address != known_address:  # creating the view takes longer than reading it
             view = np.ctypeslib.as_array(pointer, shape=(self.size,))
-            self.seen = address, view
+            self.logits_view = address, view
         return view
 
-    def tokenize_ids(self, text: str, *, special: bool = False, around: bool = False) -> Ids:
-        """Token ids. `special`: control tokens in the text are recognised; `around`: BOS, EOS and the like too."""
+    def tokenize_ids(self, text: str, *, special: bool = False, add_special: bool = False) -> Ids:
+        """Token ids. `special`: recognise control tokens in the text. `add_special`: add BOS, EOS and the like."""
         try:
             raw = text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -138,16 +138,16 @@ class Model:
         target = ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
         with self.lock:
             self.check_open()
-            count = self.c.llama_tokenize(self.vocabulary, raw, len(raw), target, room, around, special)
+            count = self.c.llama_tokenize(self.vocabulary, raw, len(raw), target, room, add_special, special)
         if count < 0:
             raise EngineError(f"A text of {len(raw)} bytes could not be tokenized.")
         return ids[:count].copy()
 
     def tokenize(self, text: str, *, special: bool = False) -> Tokens:
-        """Tokens whose pieces join to exactly the text, whatever the vocabulary adds or folds."""
+        """Tokens whose pieces join to exactly the text, even if the tokenizer adds a space or normalises characters."""
         raw = text.encode("utf-8", errors="surrogatepass")
         ids = self.tokenize_ids(text, special=special)
-        if raw and not len(ids):  # nothing of it is in the vocabulary: it is read as a space
+        if raw and not len(ids):  # the vocabulary has no token for it: the model reads a space
             ids = self.tokenize_ids(" ")
         tokens = self.pieces(ids)
         return tokens if tokens.raw == raw else _aligned(tokens, raw)
@@ -156,10 +156,10 @@ class Model:
         return Tokens.of(ids, [self.piece(id) for id in ids.tolist()])
 
     def piece(self, id: int) -> bytes:
-        piece = self.known.get(id)
+        piece = self.known_pieces.get(id)
         if piece is None:
             if not 0 <= id < self.size:
-                raise BadInput(f"{id} is not a token of {self.path.name}: it has {self.size}.")
+                raise BadInput(f"{id} is not a token id of {self.path.name}, which has {self.size} tokens.")
             buffer = ctypes.create_string_buffer(256)
             with self.lock:
                 self.check_open()
@@ -167,18 +167,18 @@ class Model:
                 if length < 0:
                     buffer = ctypes.create_string_buffer(-length)
                     length = self.c.llama_token_to_piece(self.vocabulary, id, buffer, len(buffer), 0, True)
-            piece = self.known[id] = buffer.raw[:length]
+            piece = self.known_pieces[id] = buffer.raw[:length]
         return piece
 
     def controls(self, ids: Ids) -> npt.NDArray[np.bool_]:
-        """Which of these are control tokens, or none of the vocabulary."""
-        wanted = ids.tolist()
+        """Which of these are control tokens or not in the vocabulary."""
+        numbers = ids.tolist()
         with self.lock:
             self.check_open()
-            for id in set(wanted) - self.control.keys():
+            for id in set(numbers) - self.known_controls.keys():
                 inside = 0 <= id < self.size
-                self.control[id] = not inside or self.c.llama_vocab_is_control(self.vocabulary, id)
-        return np.array([self.control[id] for id in wanted], np.bool_)
+                self.known_controls[id] = not inside or self.c.llama_vocab_is_control(self.vocabulary, id)
+        return np.array([self.known_controls[id] for id in numbers], np.bool_)
 
     def ends_generation(self, id: int) -> bool:
         return bool(self.c.llama_vocab_is_eog(self.vocabulary, id))
@@ -203,16 +203,16 @@ class Model:
 
 
 def _aligned(tokens: Tokens, raw: bytes) -> Tokens:
-    """The same ids, their pieces laid over `raw`.
+    """The same ids, with pieces that join to `raw`.
 
-    For vocabularies that add a space, fold characters, or lack some: what has no token goes with the next one.
+    For tokenizers that add a space, normalise characters or lack some: text without a token is added to the next piece.
     """
     ends, at = [], 0
     for piece in tokens.pieces():
         for form in (piece, piece.strip()):
-            found = raw.find(form, at, at + len(form) + 16)
-            if form and found >= 0:
-                at = found + len(form)
+            start = raw.find(form, at, at + len(form) + 16)
+            if form and start >= 0:
+                at = start + len(form)
                 break
         ends.append(at)
     if ends:

@@ -1,4 +1,4 @@
-"""Describes a model to the rest of the system: figures of its file, abilities found by trying them, its chat template."""
+"""Describes a loaded model: metadata of its file, abilities found by probing, its chat template."""
 
 from __future__ import annotations
 
@@ -19,49 +19,51 @@ from halo_weave.errors import ModelUnusable
 from halo_weave.models.gguf_header import GgufHeader
 from halo_weave.models.inventory import human_name
 
-PROBE_TOKENS = 8  # that are read; the second half of them then stands beyond the sliding window
+PROBE_TOKENS = 8  # tokens of the probe for a sliding window; afterwards its first half is outside the window
 
 
 @dataclass(frozen=True, slots=True)
 class CacheTraits:
-    cuts: bool  # cells can leave, return and be shifted
-    wide_layers: tuple[int, ...] = ()  # those that see everything, if others do not
+    cuts: bool  # cells can be removed, restored and shifted
+    wide_layers: tuple[int, ...] = ()  # layers with full attention, if the others have a sliding window
 
 
 def is_recurrent(model: Model) -> bool:
-    """A recurrent state holds all that went before; no part of it can be taken out."""
+    """Whether the model has a recurrent state. It depends on all tokens so far, so none of them can be removed."""
     return bool(model.c.llama_model_is_recurrent(model.handle) or model.c.llama_model_is_hybrid(model.handle))
 
 
-def probe_cache(model: Model, shape: ContextConfig) -> CacheTraits:
-    """M-RoPE and recurrent states cannot be cut."""
+def probe_cache(model: Model, config: ContextConfig) -> CacheTraits:
+    """Find out what the model's KV cache can do. With M-RoPE or a recurrent state, cells cannot be removed or shifted."""
     c, handle = model.c, model.handle
     if is_recurrent(model) or c.llama_model_rope_type(handle) not in (
         bindings.ROPE_NORMAL,
         bindings.ROPE_NEOX,
     ):
         return CacheTraits(cuts=False)
-    with contextlib.closing(KvCache(model, shape, 256, attention=bool(shape.sliding))) as cache:
+    with contextlib.closing(KvCache(model, config, 256, attention=bool(config.sliding))) as cache:
         if not c.llama_memory_can_shift(cache.memory):
             return CacheTraits(cuts=False)
-        return CacheTraits(cuts=True, wide_layers=_wide_layers(cache, shape.sliding) if shape.sliding else ())
+        return CacheTraits(
+            cuts=True, wide_layers=_wide_layers(cache, config.sliding) if config.sliding else ()
+        )
 
 
 def _wide_layers(cache: KvCache, sliding: int) -> tuple[int, ...]:
-    """A few tokens, then one that is further away than a window is wide: some layers do not see the first ones."""
-    assert cache.reader is not None
-    reader, places = cache.reader, np.arange(PROBE_TOKENS, dtype=np.int32)
-    layers, heads = reader.pairs.shape
+    """The layers with full attention: a token that is further away than the sliding window still attends to the first ones."""
+    assert cache.attention_capture is not None
+    attention_capture, places = cache.attention_capture, np.arange(PROBE_TOKENS, dtype=np.int32)
+    layers, heads = attention_capture.pairs.shape
     ids, nothing = np.zeros(1, np.int32), np.zeros(PROBE_TOKENS, np.bool_)
     cache.decode(np.zeros(PROBE_TOKENS, np.int32), places, LIVE, nothing, 0)
     cache.c.llama_memory_seq_add(cache.memory, LIVE, PROBE_TOKENS // 2, PROBE_TOKENS, sliding)
     cache.cells.rewind()
-    reader.choose(Capture(raw=True))
+    attention_capture.choose(Capture(raw=True))
     cache.decode(ids, np.array([PROBE_TOKENS + sliding], np.int32), LIVE, np.ones(1, np.bool_), 1)
     if cache.last_raw is None:
         return ()
-    seen = cache.last_raw[-1, :, : PROBE_TOKENS // 2].reshape(layers, heads, -1)
-    return tuple(np.flatnonzero((seen > 0).any(axis=(1, 2))).tolist())
+    attention = cache.last_raw[-1, :, : PROBE_TOKENS // 2].reshape(layers, heads, -1)
+    return tuple(np.flatnonzero((attention > 0).any(axis=(1, 2))).tolist())
 
 
 CHATML_END = "<|im_end|>"
@@ -69,9 +71,9 @@ F = TypeVar("F", int, float)
 
 
 def model_info_of(
-    model: Model, header: GgufHeader, template: ModelTemplate, shape: ContextConfig, context: int
+    model: Model, header: GgufHeader, template: ModelTemplate, config: ContextConfig, context: int
 ) -> ModelInfo:
-    c, traits = model.c, probe_cache(model, shape)
+    c, traits = model.c, probe_cache(model, config)
     return ModelInfo(
         name=human_name(model.path, header),
         architecture=header.architecture,
@@ -101,14 +103,14 @@ def model_info_of(
     )
 
 
-def _figure(header: GgufHeader, name: str, usual: F) -> F:
-    """A number that the file tells of its architecture."""
-    value = header.values.get(f"{header.architecture}.{name}", usual)
-    return type(usual)(value) if isinstance(value, int | float) else usual
+def _figure(header: GgufHeader, name: str, default: F) -> F:
+    """A number of the architecture's metadata."""
+    value = header.values.get(f"{header.architecture}.{name}", default)
+    return type(default)(value) if isinstance(value, int | float) else default
 
 
 def check_is_decoder(model: Model) -> None:
-    """Refuse what cannot go on with a text token by token."""
+    """Refuse a model that does not generate text token by token."""
     c = model.c
     if c.llama_model_has_encoder(model.handle) or not c.llama_model_has_decoder(model.handle):
         raise ModelUnusable(f"{model.path} needs an encoder. Use a model that only decodes.")
@@ -117,13 +119,13 @@ def check_is_decoder(model: Model) -> None:
 
 
 def end_texts(model: Model, template: ModelTemplate) -> tuple[str, ...]:
-    """Where ChatML stands in and its end of a turn is no token of the model, the model writes it out as text."""
+    """Strings that end a reply. If ChatML is the substitute template and its end marker is no token, models write it as text."""
     written = template.origin == "chatml" and len(model.tokenize_ids(CHATML_END, special=True)) > 1
     return (CHATML_END,) if written else ()
 
 
 def template_of(model: Model, header: GgufHeader, renderer: TemplateRenderer) -> ModelTemplate:
-    """The template of the model's file, or what stands in for it."""
+    """The chat template of the model's file, or ChatML as a substitute."""
     specials = {
         f"{name}_token": model.piece(id).decode("utf-8", errors="replace")
         for name, id in model.special().items()
@@ -140,7 +142,7 @@ def template_of(model: Model, header: GgufHeader, renderer: TemplateRenderer) ->
 
 
 def supported_capture(info: ModelInfo, capture: Capture | None) -> Capture | None:
-    """What of it the model can give. A layer or head that it has not is refused."""
+    """The part of `capture` that the model supports. A layer or head that it does not have is refused."""
     if capture and not info.abilities.attention:
         capture = replace(capture, reply=False, reading=False)
     if capture and info.wide_layers and capture.layers is None and capture.pairs is None:

@@ -14,51 +14,51 @@ from halo_weave.engines.llama import bindings
 from halo_weave.engines.llama.model import Model
 from halo_weave.errors import BadInput
 
-PENALTY_LAST_N = 64  # how many tokens back a repetition is punished
-MAX_LOGIT_GAP = 20.0  # a logit so much below the largest one's: such a token is 500 million times less likely, and is left out
-TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # as abi.TokenChoice
+PENALTY_LAST_N = 64  # the repeat penalty applies to this many last tokens
+MAX_LOGIT_GAP = 20.0  # tokens whose logit is this far below the largest are 500 million times less likely, and are ignored
+TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # as bindings.TokenChoice
 
 
 class Sampler:
     """Owns a chain of samplers; `with` frees it.
 
-    llama.cpp's samplers copy the whole vocabulary for every token, and sort much of it. So the likeliest token of all is
-    taken without them, and otherwise they are shown only those that can be chosen.
+    llama.cpp's samplers copy the whole vocabulary for every token and sort much of it. For speed, greedy sampling is done
+    here, and otherwise the samplers get only the tokens that have a chance.
     """
 
     def __init__(self, model: Model, sampling: Sampling, before: Ids) -> None:
         self.model, self.c = model, model.c
-        # With a penalty or a grammar, any token may be chosen.
-        as_they_are = sampling.repeat_penalty == 1 and not sampling.grammar
-        self.plain = sampling.temperature == 0 and as_they_are
-        self.far = MAX_LOGIT_GAP * max(1.0, sampling.temperature) if as_they_are else None
+        # With a repeat penalty or a grammar, even an unlikely token may be chosen.
+        unmodified = sampling.repeat_penalty == 1 and not sampling.grammar
+        self.greedy = sampling.temperature == 0 and unmodified
+        self.max_gap = MAX_LOGIT_GAP * max(1.0, sampling.temperature) if unmodified else None
         c = model.c
         self.chain: int | None = c.llama_sampler_chain_init(c.llama_sampler_chain_default_params())
-        links = []
+        samplers = []
         if sampling.repeat_penalty != 1.0:
-            links.append(
+            samplers.append(
                 c.llama_sampler_init_penalties(model.size, PENALTY_LAST_N, sampling.repeat_penalty, 0.0, 0.0)
             )
         if sampling.grammar:
-            rules = c.llama_sampler_init_grammar(model.vocabulary, sampling.grammar.encode(), b"root")
-            if not rules:
+            grammar = c.llama_sampler_init_grammar(model.vocabulary, sampling.grammar.encode(), b"root")
+            if not grammar:
                 c.llama_sampler_free(self.chain)
-                raise BadInput("The form that the reply should have cannot be used. Make the schema simpler.")
-            links.append(rules)
+                raise BadInput("llama.cpp cannot use the grammar of the reply. Make the JSON schema simpler.")
+            samplers.append(grammar)
         if sampling.temperature == 0.0:
-            links.append(c.llama_sampler_init_greedy())
+            samplers.append(c.llama_sampler_init_greedy())
         else:
             if sampling.top_k:
-                links.append(c.llama_sampler_init_top_k(sampling.top_k))
+                samplers.append(c.llama_sampler_init_top_k(sampling.top_k))
             if sampling.top_p < 1.0:
-                links.append(c.llama_sampler_init_top_p(sampling.top_p, 1))
+                samplers.append(c.llama_sampler_init_top_p(sampling.top_p, 1))
             if sampling.min_p:
-                links.append(c.llama_sampler_init_min_p(sampling.min_p, 1))
-            links.append(c.llama_sampler_init_temp(sampling.temperature))
+                samplers.append(c.llama_sampler_init_min_p(sampling.min_p, 1))
+            samplers.append(c.llama_sampler_init_temp(sampling.temperature))
             seed = secrets.randbits(31) if sampling.seed is None else sampling.seed
-            links.append(c.llama_sampler_init_dist(seed))
-        for link in links:
-            c.llama_sampler_chain_add(self.chain, link)
+            samplers.append(c.llama_sampler_init_dist(seed))
+        for sampler in samplers:
+            c.llama_sampler_chain_add(self.chain, sampler)
         if sampling.repeat_penalty != 1.0:
             for id in before[-PENALTY_LAST_N:].tolist():
                 c.llama_sampler_accept(self.chain, id)
@@ -71,27 +71,27 @@ class Sampler:
         self.chain = None
 
     def sample(self, context: int | None) -> int:
-        """Choose a token from the last logits, and remember it."""
-        if self.far is None:
+        """Sample a token from the last logits. The chain takes note of it."""
+        if self.max_gap is None:
             return int(self.c.llama_sampler_sample(self.chain, context, -1))
         logits = self.model.logits(context)
-        if self.plain:
+        if self.greedy:
             return int(logits.argmax())
-        near = np.flatnonzero(logits >= logits.max() - np.float32(self.far))
-        if len(near):
-            choices = np.empty(len(near), TOKEN_DATA)
-            choices["id"], choices["logit"], choices["p"] = near, logits[near], 0
-            shown = bindings.TokenChoices(choices.ctypes.data, len(near), -1, False)
-            self.c.llama_sampler_apply(self.chain, ctypes.byref(shown))
-            if shown.selected >= 0:
-                chosen = shown.data + shown.selected * ctypes.sizeof(bindings.TokenChoice)
+        candidates = np.flatnonzero(logits >= logits.max() - np.float32(self.max_gap))
+        if len(candidates):
+            token_data = np.empty(len(candidates), TOKEN_DATA)
+            token_data["id"], token_data["logit"], token_data["p"] = candidates, logits[candidates], 0
+            token_array = bindings.TokenChoices(token_data.ctypes.data, len(candidates), -1, False)
+            self.c.llama_sampler_apply(self.chain, ctypes.byref(token_array))
+            if token_array.selected >= 0:
+                chosen = token_array.data + token_array.selected * ctypes.sizeof(bindings.TokenChoice)
                 return int(bindings.TokenChoice.from_address(chosen).id)
-        return int(self.c.llama_sampler_sample(self.chain, context, -1))  # no logit is a number
+        return int(self.c.llama_sampler_sample(self.chain, context, -1))  # the logits are NaN
 
     def top_tokens(self, context: int | None, count: int) -> list[tuple[bytes, float]]:
-        """Pieces of the tokens that the model expected most, the most likely first, with their log-probabilities."""
+        """The pieces and log-probabilities of the most likely tokens, the most likely first."""
         logits = self.model.logits(context).astype(np.float64)
-        whole = np.logaddexp.reduce(logits)
+        log_sum = np.logaddexp.reduce(logits)
         best = np.argpartition(logits, -count)[-count:]
         ids = best[np.argsort(-logits[best])].tolist()
-        return [(self.model.piece(id), float(logits[id] - whole)) for id in ids]
+        return [(self.model.piece(id), float(logits[id] - log_sum)) for id in ids]

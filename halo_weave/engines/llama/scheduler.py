@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from halo_weave.errors import EngineError
 
 T = TypeVar("T")
-QUEUE_SIZE = 4  # values a piece of work may be ahead of its reader
+QUEUE_SIZE = 4  # values that a task may produce before its consumer takes them
 
 Work = Generator[T | None, None, None]
 
@@ -26,32 +26,32 @@ class _Task(Generic[T]):
             idle_only,
             must_run,
         )
-        self.out: SimpleQueue[T | None] = SimpleQueue()  # None: it is over
-        self.given = self.taken = 0  # values, by the scheduler and by who reads them
-        self.unwanted = self.over = False
+        self.out: SimpleQueue[T | None] = SimpleQueue()  # None: the task is done
+        self.produced = self.consumed = 0  # number of values
+        self.cancelled = self.done = False
         self.error: BaseException | None = None
 
 
 class FairScheduler(Generic[T]):
-    """Work with the same key never overlaps: newer work ends the older, so that nothing waits for itself."""
+    """Runs tasks, each a generator. A new task cancels older ones with the same key, so two of them never overlap."""
 
     def __init__(self, name: str) -> None:
         self.changed = threading.Condition()
         self.tasks: deque[_Task[T]] = deque()
         self.closed = False
-        self.waiting = False  # for room, or for work
+        self.waiting = False  # for a task, or for a consumer to take values
         self.posted = 0
-        self.step_began: float | None = None  # when the step that runs now began, by the monotonic clock
+        self.step_began: float | None = None  # start of the current step by the monotonic clock
         self.thread = threading.Thread(target=self._loop, name=name, daemon=True)
         self.thread.start()
 
     def run(self, work: Work[T], key: str) -> Iterator[T]:
-        """The values of the work, as they come. Dropping the iterator ends the work."""
+        """The values that the work yields. Closing the iterator cancels the work."""
         task = self.post(work, key)
         try:
             while (value := task.out.get()) is not None:
-                # First counted, then asked who waits: the scheduler says that it waits before it counts.
-                task.taken += 1
+                # Count first, then check `waiting`: the scheduler sets `waiting` before it reads the count.
+                task.consumed += 1
                 if self.waiting:
                     with self.changed:
                         self.changed.notify_all()
@@ -60,51 +60,52 @@ class FairScheduler(Generic[T]):
                 raise task.error
         finally:
             with self.changed:
-                task.unwanted = True
+                task.cancelled = True
                 self.changed.notify_all()
 
     def post(self, work: Work[T], key: str, *, idle_only: bool = False, must_run: bool = False) -> _Task[T]:
-        """Do the work without waiting for it. `patient`: only while there is no other, and never in its place.
+        """Queue work without waiting for it.
 
-        `sure`: it is done to its end, also when the scheduler is closed meanwhile.
+        `idle_only`: run only while there is no other work; it never cancels other work. `must_run`: finish the work even if
+        the scheduler is closed.
         """
         with self.changed:
             if self.closed:
                 raise EngineError("The engine is closed.")
             self.posted += 1
             task = _Task(work, key, self.posted, idle_only, must_run)
-            same = [older for older in self.tasks if older.key == key and not older.over]
+            same = [older for older in self.tasks if older.key == key and not older.done]
             if idle_only and not all(older.idle_only for older in same):
-                task.over = True
+                task.done = True
                 work.close()
                 return task
             for older in same:
-                older.unwanted = True
-                older.error = EngineError("The window began something new, so this was ended.")
+                older.cancelled = True
+                older.error = EngineError("This was cancelled, since the window began something new.")
             self.tasks.append(task)
             self.changed.notify_all()
         return task
 
     @property
     def step_seconds(self) -> float:
-        """How long the step that runs now has been running; 0 if none runs."""
+        """How many seconds the current step has been running; 0 if none runs."""
         began = self.step_began
         return 0.0 if began is None else time.monotonic() - began
 
-    def settle(self) -> None:
-        """Returns when there is nothing to do."""
+    def wait_until_idle(self) -> None:
+        """Wait until there is no work."""
         with self.changed:
             while self.tasks and not self.closed:
                 self.changed.wait()
 
     def close(self) -> None:
-        """End everything that is not sure, and wait for the thread."""
+        """Cancel all work but `must_run`, and wait for the thread."""
         with self.changed:
             self.closed = True
             for task in self.tasks:
                 if task.must_run:
                     continue
-                task.unwanted = True
+                task.cancelled = True
                 task.error = task.error or EngineError("The engine was closed.")
             self.changed.notify_all()
         if threading.current_thread() is not self.thread:
@@ -121,36 +122,36 @@ class FairScheduler(Generic[T]):
                 self.waiting = False
             value: T | None = None
             try:
-                if task.unwanted:
+                if task.cancelled:
                     task.work.close()
-                    task.over = True
+                    task.done = True
                 else:
                     self.step_began = time.monotonic()
                     value = next(task.work)
             except StopIteration:
-                task.over = True
-            except BaseException as error:  # handed to the reader
-                task.error, task.over = error, True
+                task.done = True
+            except BaseException as error:  # raised in the consumer
+                task.error, task.done = error, True
             self.step_began = None
-            if task.over:
+            if task.done:
                 with self.changed:
                     self.tasks.remove(task)
                     self.changed.notify_all()
             elif value is not None:
-                task.given += 1
-            if task.over or value is not None:
+                task.produced += 1
+            if task.done or value is not None:
                 task.out.put(value)
 
     def _next(self) -> _Task[T] | None:
-        """The next task in the round that can go on: its reader keeps up, and no older one has its key."""
+        """The next task in turn that can run: its consumer keeps up, and no older task has its key."""
         oldest: dict[str, int] = {}
         for task in self.tasks:
             oldest[task.key] = min(task.number, oldest.get(task.key, task.number))
         busy = any(not task.idle_only for task in self.tasks)
         for task in self.tasks:
-            if task.number != oldest[task.key] or (task.idle_only and busy and not task.unwanted):
+            if task.number != oldest[task.key] or (task.idle_only and busy and not task.cancelled):
                 continue
-            if task.unwanted or task.given - task.taken < QUEUE_SIZE:
+            if task.cancelled or task.produced - task.consumed < QUEUE_SIZE:
                 self.tasks.remove(task)
                 self.tasks.append(task)
                 return task

@@ -46,7 +46,7 @@ def test_a_call_in_a_reply_is_found_run_and_answered(toolbox):
     calls = [call for i in range(0, len(text), 3) for call in detector.feed(text[i : i + 3].encode())]
     result = toolbox.run(calls[0], now=NOW)
     assert result.text == '⚙️【jq \'.topics.cat = "Miso"\' notes.json > output】→ ✓ .topics.cat = "Miso"'
-    assert (result.ok, result.wake) == (True, ())
+    assert (result.ok, result.to_resurrect) == (True, ())
     assert answer(toolbox, "jq '.topics' notes.json") == '{"cat":"Miso"}'
 
 
@@ -98,16 +98,16 @@ def test_injecting_a_memory_wants_its_chunks_awake_the_most_relevant_first(toolb
     run(toolbox, 'save_memory("User/Pets/Cat", {"name": "Miso"})')
     result = run(toolbox, 'inject_memory("User/Pets/Cat")')
     keys = (ChunkKey(1, 0, Role.USER), ChunkKey(2, 0, Role.USER))
-    assert result.wake == keys
+    assert result.to_resurrect == keys
     assert '{"name":"Miso"}' in result.text
     assert toolbox.tree.query("User/Pets/Cat", now=NOW).keys == keys
-    assert run(toolbox, 'query_memory("User/Pets/Cat")').wake == ()
+    assert run(toolbox, 'query_memory("User/Pets/Cat")').to_resurrect == ()
 
 
 def test_injecting_a_memory_that_came_without_its_chunks_wakes_nothing(toolbox, store):
     chunk = {"key": None, "text": "My cat is called Miso.", "tokens": 7, "similarity": 0.5, "said": None}
     store.save_entry("Cat", "Miso", now=NOW, snapshot=[chunk])
-    assert run(toolbox, 'inject_memory("Cat")').wake == toolbox.tree.query("Cat", now=NOW).keys == ()
+    assert run(toolbox, 'inject_memory("Cat")').to_resurrect == toolbox.tree.query("Cat", now=NOW).keys == ()
     assert toolbox.tree.query("Cat", now=NOW).snapshot[0].text == chunk["text"]
 
 
@@ -155,7 +155,7 @@ def test_a_wrong_call_is_answered_with_one_sentence(toolbox, command):
     result = run(toolbox, command)
     assert not result.ok
     assert "】→ ❌ " in result.text
-    assert result.wake == ()
+    assert result.to_resurrect == ()
 
 
 def test_a_call_that_is_too_long_is_refused(toolbox):

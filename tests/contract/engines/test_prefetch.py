@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from halo_weave.core.tokens import Role
-from halo_weave.engines.base import UNSENT, Capture, Engine, Prompt, Segment
+from halo_weave.engines.base import UNSENT_LABELS, Capture, Engine, Prompt, Segment
 from halo_weave.engines.llama.engine import LlamaEngine
 from tests.contract.talks import GREEDY, Heard, Talk, down, size
 
@@ -30,13 +30,13 @@ def begun(talk: Talk, text: str) -> Prompt:
 
 def settle(engine: Engine) -> None:
     if isinstance(engine, LlamaEngine):
-        engine.scheduler.settle()
+        engine.scheduler.wait_until_idle()
 
 
 def test_a_message_whose_frame_was_read_ahead_computes_its_own_words_only(talk: Talk) -> None:
     talk.answer()
     ahead = begun(talk, "And where does he swim?")
-    talk.engine.read_ahead(talk.window, ahead, room=64)
+    talk.engine.prefetch(talk.window, ahead, room=64)
     settle(talk.engine)
     heard = talk.hear(capture=Capture())
     assert heard.read is not None
@@ -54,7 +54,7 @@ def test_what_would_wake_up_is_live_when_it_does_and_leaves_if_it_does_not(talk:
     talk.answer()
     talk.asleep = set()
     ahead = begun(talk, "What is my dog's name?")
-    talk.engine.read_ahead(talk.window, ahead, room=64)
+    talk.engine.prefetch(talk.window, ahead, room=64)
     settle(talk.engine)
     woken = talk.hear(capture=Capture())
     assert woken.read is not None
@@ -73,7 +73,7 @@ def test_nothing_is_read_ahead_in_a_window_that_speaks(talk: Talk) -> None:
     other = Talk(talk.engine, talk.window)
     other.add(Role.USER, "Something else entirely, which nobody asked about.")
     if isinstance(talk.engine, LlamaEngine):
-        talk.engine.read_ahead(talk.window, other.prompt(), room=64)
+        talk.engine.prefetch(talk.window, other.prompt(), room=64)
     said += generation
     settle(talk.engine)
     heard = talk.hear()
@@ -89,9 +89,9 @@ def typed(talk: Talk, text: str) -> Prompt:
     """The prompt of a message that is not sent yet, as it would be if it were."""
     number = talk.add(Role.USER, text)
     _, first, words = talk.turns[number]
-    whole = talk.prompt(read_from=UNSENT)
+    whole = talk.prompt(read_from=UNSENT_LABELS)
     segments = [
-        Segment("chunk", down(UNSENT, len(words)), one.ids)
+        Segment("chunk", down(UNSENT_LABELS, len(words)), one.ids)
         if one.kind == "chunk" and int(one.labels[0]) == first
         else one
         for one in whole.segments
@@ -132,7 +132,7 @@ def test_words_that_were_typed_are_read_once_and_as_well_known_as_others(talk: T
     fresh = sent(talk, text)
     talk.engine.forget(talk.window)
     talk.hear()
-    talk.engine.read_ahead(talk.window, typed(talk, before), room=64, capture=WATCHED)
+    talk.engine.prefetch(talk.window, typed(talk, before), room=64, capture=WATCHED)
     settle(talk.engine)
     heard = sent(talk, text)
     tokens, known = (talk.engine.tokenize(one).ids for one in (text, before))
@@ -140,7 +140,7 @@ def test_words_that_were_typed_are_read_once_and_as_well_known_as_others(talk: T
     same = int(np.argmin(np.append(tokens[:most] == known[:most], False)))
     assert heard.read is not None
     whole = typed(talk, text)
-    start = next(i for i, one in enumerate(whole.segments) if int(one.labels[0]) == UNSENT)
+    start = next(i for i, one in enumerate(whole.segments) if int(one.labels[0]) == UNSENT_LABELS)
     first = sum(len(segment.ids) for segment in whole.segments[:start])
     expected = 1 if before == text else size(whole) - (first + same - 1)
     assert heard.read.computed == expected

@@ -143,13 +143,13 @@ def test_a_prompt_that_makes_no_sense_is_refused(engine: Engine, talk: Talk) -> 
     labels = np.arange(len(ids), dtype=np.int64)
     for prompt, match in [
         (Prompt([], 0), "no tokens"),
-        (Prompt([Segment("chunk", labels * 0, ids)], 9), "twice"),
+        (Prompt([Segment("chunk", labels * 0, ids)], 9), "same label twice"),
         (Prompt([Segment("chunk", labels, ids + engine.info.vocabulary)], 9), "vocabulary"),
         (Prompt([Segment("chunk", np.arange(9999), np.full(9999, ids[0]))], 9999), "9999 tokens"),
     ]:
         with pytest.raises(BadInput, match=match):
             list(engine.generate(talk.window, prompt, GREEDY, None))
-    with pytest.raises(BadInput, match="to read from"):
+    with pytest.raises(BadInput, match="no token with the label"):
         talk.hear(capture=Capture(reading=True, reading_surprisal=True), read_from=123456)
     assert talk.hear().steps
 
