@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from halo_weave.core.informativeness import informative_share, worth_recalling
+from halo_weave.core.memory_requests import memory_request
 from halo_weave.core.resurrection import (
     PlannedResurrection,
     RecallCandidate,
@@ -19,6 +20,7 @@ from halo_weave.core.resurrection import (
     plan_recall,
     recall_threshold,
 )
+from halo_weave.core.terms import query_terms
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import NO_FILTER, SearchFilter, TagFilter
 from halo_weave.settings import Settings
@@ -26,6 +28,7 @@ from halo_weave.store.records import OWNER, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # what a search gives the plan to choose from
+ASKED_PROBABILITY = 0.01  # `min_probability` of a message that asks what is remembered
 MAX_NEAR_MISSES = 5  # near misses that are told
 RELATED = 0.02  # probability from which on a hit is shown though it holds no word of the text
 
@@ -50,7 +53,8 @@ class RecallResult(NamedTuple):
     plan: RecallPlan
     near: tuple[
         PlannedResurrection, ...
-    ] = ()  # that are not worth their tokens, the best first, with what each would cost by itself
+    ] = ()  # not worth their tokens; the best first, each with its own cost
+    best_probability: float = 0.0  # of all hits, live chunks included
 
 
 NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
@@ -134,52 +138,59 @@ def search_and_plan_recall(
     limited further by the settings; what the user asks for by key is not bound by either. `owner`: whose tags count.
     `ancestor_turns`: turns of other windows that this one branched off after; of those windows only these turns count.
     `before`: only chunks before this position. `replaced_turns`: turns that the coming turn takes the place of.
-    `may_read`: whether what was said in a window may be shown to this window's model. `annotation_tokens`: tokens of the words that
-    say where a chunk of another window comes from.
+    `may_read`: whether what was said in a window may be shown to this window's model. `annotation_tokens`: tokens of the
+    annotation of a chunk from this window and of this role.
     """
+    min_probability = settings.min_probability
+    if (request := memory_request(text)) is not None and not overrides.also:
+        if request.kind != "ask" and request.only:
+            return NOTHING_RECALLED
+        if request.kind == "ask":
+            text = request.text if query_terms(request.text, 1) else text
+            min_probability = min(min_probability, ASKED_PROBABILITY)
     only = filter_by_settings(only, settings, store, owner)
-    found = search(
+    hits = search(
         text,
         window=next(iter(only.windows)) if only.windows and len(only.windows) == 1 else None,
-        limit=hit_limit(room) + len(live),  # what is live may well fit best
+        limit=hit_limit(room) + len(live),  # live chunks may well be the best hits
         now=now,
         user_weight=settings.user_weight,
         only=only,
     )
-    # Live chunks do not bring other chunks.
-    everything = [hit for hit in found if hit.key not in live]
-    # What states nothing comes only as the question of an answer.
-    telling = [hit for hit in everything if "asking" not in hit.parts]
-    threshold = recall_threshold(telling, settings.min_probability, room)
-    found = [] if threshold is None else [hit for hit in telling if hit.similarity >= threshold]
-    missed = _near_misses(telling, found)
-    wanted = [*(hit.key for hit in (*found, *missed)), *overrides.also]
+    # Chunks that state nothing are resurrected only as the question of an answer.
+    informative = [hit for hit in hits if "asking" not in hit.parts]
+    not_live = [hit for hit in informative if hit.key not in live]
+    asked = list(dict.fromkeys(overrides.also))
+
+    def is_allowed(key: ChunkKey, candidate: RecallCandidate) -> bool:
+        from_ancestor = key.turn_id in ancestor_turns
+        return (
+            (may_read(candidate.window) or from_ancestor)
+            and (key in asked or only.takes(key, candidate.window, candidate.said))
+            and key.turn_id not in replaced_turns
+            and key not in overrides.without
+            and (from_ancestor or candidate.window not in ancestor_windows)
+            # What another window said after this turn began has later positions. It can be resurrected next turn.
+            and (before is None or candidate.start < before)
+            and (settings.recall_thoughts or not candidate.thought)
+        )
+
+    ancestor_windows = set(ancestor_turns.values())
+    wanted = [*(hit.key for hit in not_live), *asked]
     candidates = {
         key: candidate
         for key, candidate in store.recall_candidates(window_id, wanted).items()
-        if may_read(candidate.window) or key.turn_id in ancestor_turns
-        if key in overrides.also or only.takes(key, candidate.window, candidate.said)  # pairs of hits, too
+        if is_allowed(key, candidate)
     }
-    if replaced_turns or overrides.without:
-        candidates = {
-            key: candidate
-            for key, candidate in candidates.items()
-            if key.turn_id not in replaced_turns and key not in overrides.without
-        }
-    if ancestor_turns:
-        parents = set(ancestor_turns.values())
-        candidates = {
-            key: candidate
-            for key, candidate in candidates.items()
-            if candidate.window not in parents or key.turn_id in ancestor_turns
-        }
-    if before is not None:
-        # What another window said after this turn began has later positions. It can be resurrected next turn.
-        candidates = {key: candidate for key, candidate in candidates.items() if candidate.start < before}
-    if not settings.recall_thoughts:
-        candidates = {key: candidate for key, candidate in candidates.items() if not candidate.thought}
-    candidates, only_with_answer = _worth_recalling(candidates, store, window_id, overrides.also)
-    found = [hit for hit in found if hit.key in candidates and hit.key not in only_with_answer]
+    candidates, only_with_answer = _worth_recalling(candidates, store, window_id, asked)
+    asked = [key for key in asked if key in candidates]
+    eligible = [
+        hit
+        for hit in not_live
+        if hit.key in candidates and hit.key not in only_with_answer and hit.key not in asked
+    ]
+    threshold = recall_threshold(eligible, min_probability, room)
+    chosen = [] if threshold is None else [hit for hit in eligible if hit.similarity >= threshold]
     tokens_of_annotations = annotation_costs(candidates.values(), annotation_tokens)
 
     def plan(hits: Iterable[RecallHit], room: int, live: Collection[ChunkKey]) -> RecallPlan:
@@ -199,20 +210,23 @@ def search_and_plan_recall(
         frame = (frame_tokens or {}).get(key.role, 0)
         return candidate.tokens + frame + tokens_of_annotations[candidate.window, key.role]
 
-    asked = [key for key in dict.fromkeys(overrides.also) if key in candidates]
-    hits = {hit.key: hit for hit in found if hit.key in candidates and hit.key not in asked}
     first = plan([RecallHit(key, 1 - i / len(asked)) for i, key in enumerate(asked)], room, live)
-    rest = plan(hits.values(), room - first.cost, {*live, *first.keys} if first.chunks else live)
+    rest = plan(chosen, room - first.cost, {*live, *first.keys} if first.chunks else live)
     whole = RecallPlan(
         room, first.cost + rest.cost, first.chunks + rest.chunks, first.passed_over + rest.passed_over
     )
     near = [
-        PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
-        for hit in missed
-        if hit.key in candidates and hit.key not in {*asked, *whole.keys}
+        hit for hit in eligible if hit not in chosen and is_related_hit(hit) and hit.key not in whole.keys
     ]
-    hits |= {hit.key: hit for hit in missed if hit.key in candidates and hit.key not in asked}
-    return RecallResult(hits, whole, tuple(near[:MAX_NEAR_MISSES]))
+    return RecallResult(
+        {hit.key: hit for hit in (*chosen, *near)},
+        whole,
+        tuple(
+            PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
+            for hit in near[:MAX_NEAR_MISSES]
+        ),
+        max((hit.probability for hit in informative), default=0.0),
+    )
 
 
 def _worth_recalling(
@@ -248,10 +262,3 @@ def _worth_recalling(
                 candidate = replace(candidate, pair_key=None)
         kept[key] = candidate
     return kept, only_with_answer
-
-
-def _near_misses(everything: Iterable[RecallHit], found: Iterable[RecallHit]) -> list[RecallHit]:
-    """Hits that have to do with the text and are not worth their tokens, some more than are told."""
-    known = {hit.key for hit in found}
-    missed = [hit for hit in everything if hit.key not in known and is_related_hit(hit)]
-    return missed[: 4 * MAX_NEAR_MISSES]
