@@ -247,7 +247,7 @@ class SqliteDatabase:
                 finally:
                     self._give_back(db)
 
-    asking = reading  # beginning a transaction costs nothing here
+    querying = reading  # beginning a transaction costs nothing here
 
     @contextmanager
     def writing(self, *, durable: bool = False, urgent: bool = False) -> Iterator[SqliteConnection]:
@@ -286,15 +286,15 @@ class SqliteDatabase:
             return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
-    def alone(self, *, patience: float) -> Iterator[None]:
-        """Hold the lock for imports and clearing, among all threads and processes; wait up to `patience` seconds for
+    def import_lock(self, *, timeout: float) -> Iterator[None]:
+        """Hold the lock for imports and clearing, among all threads and processes; wait up to `timeout` seconds for
         it.
 
         It is SQLite's lock on an empty file beside the memory: it works on every system, ends with its process, and
         does not block other work.
         """
         path = self.path.with_name(f"{self.path.name}.import")
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         with self.translated(path):
             lock = sqlite3.connect(path, timeout=0, isolation_level=None)
         with closing(lock):

@@ -390,7 +390,7 @@ class PostgresDatabase:
                 self._check_pool().putconn(raw)
 
     @contextmanager
-    def asking(self) -> Iterator[PostgresConnection]:
+    def querying(self) -> Iterator[PostgresConnection]:
         """A connection for a single statement. A transaction would need two more round trips."""
         lent: Raw | None = None
 
@@ -447,10 +447,10 @@ class PostgresDatabase:
         return zlib.crc32(str(row).encode())
 
     @contextmanager
-    def alone(self, *, patience: float) -> Iterator[None]:
+    def import_lock(self, *, timeout: float) -> Iterator[None]:
         """Hold the lock for imports and clearing, among all processes. The server releases it with its connection;
         other work continues."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         with self.translated(), self.connected() as lock:
             while not self._locked(lock):
                 if time.monotonic() >= deadline:

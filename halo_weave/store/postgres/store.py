@@ -43,7 +43,7 @@ class PostgresVectors:
 
     @classmethod
     def of(cls, db: PostgresDatabase, generation: int) -> PostgresVectors:
-        with db.asking() as reader:
+        with db.querying() as reader:
             row = reader.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
         if row is None:
             raise UnknownGeneration(
@@ -58,7 +58,7 @@ class PostgresVectors:
         if time.monotonic() - self._looked > RECOUNT_SECONDS:
             self._look()
         few = among is not None or (window is not None and self._indexed and not self._many(window))
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             if few or not self._indexed:
                 rows = self._compared(db, query, limit, window, among)
             else:
@@ -107,7 +107,7 @@ class PostgresVectors:
     def _many(self, window: str | None = None) -> bool:
         """Whether the window has too many vectors to compare all."""
         here = 'AND "window" = %(window)s' if window else ""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.raw.execute(
                 f"""SELECT count(*) FROM (SELECT 1 FROM embeddings WHERE generation = %(generation)s {here}
                         LIMIT %(most)s) AS many""",
@@ -118,7 +118,7 @@ class PostgresVectors:
     def _look(self) -> None:
         """Check whether the index can be used; if there should be one, build it in the background."""
         self._looked = time.monotonic()
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.raw.execute(
                 "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(current_schema() || '.' || %s)",
                 (self._index,),
@@ -179,7 +179,7 @@ class PostgresSearch(StoreHandle):
         nothing = (np.zeros(0, np.int64), np.zeros(0, np.float64))
         where = 'AND c."window" = %(window)s' if window else ""
         tables = "postings p JOIN chunks c ON c.number = p.chunk" if window else "postings p"
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             # The numbers are sent as bytes: as rows they would take ten times longer.
             rows = db.raw.execute(
                 f"""SELECT h.term, h.holding, m.worded, m.terms, o.chunks, o.often, o.sizes
