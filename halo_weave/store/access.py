@@ -125,9 +125,9 @@ class StoreHandle:
     def _readable_windows(self, windows: Iterable[str]) -> tuple[str, ...]:
         return tuple(window for window in windows if self._may_read(window))
 
-    def _person(self, asked: str | None) -> str | None:
+    def _person(self, person: str | None) -> str | None:
         """The person whose data a call is about: with limits always the handle's own person."""
-        return asked if self.access is None else self.access.person
+        return person if self.access is None else self.access.person
 
     def _turn_windows(self, turns: Iterable[int]) -> dict[int, str]:
         """The window where each of these turns was said; unknown turns are left out."""

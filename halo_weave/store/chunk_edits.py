@@ -346,10 +346,10 @@ class SqlChunkEdits(StoreHandle):
         """How often a chunk was resurrected, in all windows."""
         self._check_chunk(key)
         with self._db.reading() as db:
-            asked = (chunk_number(db, key),)
+            number = chunk_number(db, key)
             return int(
                 db.execute(
-                    "SELECT count(*) FROM history WHERE chunk = ? AND event = 'woke'", asked
+                    "SELECT count(*) FROM history WHERE chunk = ? AND event = 'woke'", (number,)
                 ).fetchone()[0]
             )
 

@@ -122,7 +122,7 @@ RETRY_SECONDS = 0.05  # seconds between two attempts; SQLite's own waiting canno
 class SqliteConnection(sqlite3.Connection):
     """A connection, with SQLite's own versions of the statements that differ."""
 
-    stream = sqlite3.Connection.execute  # SQLite reads rows as they are asked for
+    stream = sqlite3.Connection.execute  # SQLite reads rows as they are fetched
 
     def mark_changed(self, numbers: Sequence[int]) -> None:
         self.executemany(
@@ -345,8 +345,8 @@ class SqliteDatabase:
         """Close the file. Running reads are interrupted: a connection must not close during a statement."""
         with self._turn, self._guard:
             self._closed = True
-            patience = time.monotonic() + self.busy_seconds
-            while self._lent and time.monotonic() < patience:
+            deadline = time.monotonic() + self.busy_seconds
+            while self._lent and time.monotonic() < deadline:
                 for db in self._all:
                     db.interrupt()
                 self._guard.wait(0.05)

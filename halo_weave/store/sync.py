@@ -179,7 +179,7 @@ class _AppliedCounts:
 
 def _bundles(db: Connection) -> dict[str, Any]:
     rows = db.execute("SELECT key, told FROM synced WHERE kind = 'bundle'")
-    return {key: json.loads(told) for key, told in rows}
+    return {key: json.loads(value) for key, value in rows}
 
 
 def _remember_bundle(db: Connection, name: str, needs: set[str], *, own: bool) -> None:

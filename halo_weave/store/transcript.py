@@ -374,7 +374,7 @@ def _one_turn(said: Sequence[LiveChunk]) -> tuple[int, Role, int | None]:
             raise BadInput("Chunks of several turns cannot be stored as one turn.")
         if chunk.span != len(chunk.tokens):
             raise BadInput(
-                f"Chunk {chunk.key} was read anew by another tokenizer; only what was said can be stored."
+                f"Chunk {chunk.key} has tokens of another tokenizer; only its original tokens can be stored."
             )
         if chunk.start < at:
             raise BadInput(f"Chunk {chunk.key} stands before the chunk it follows.")

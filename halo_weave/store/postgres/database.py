@@ -462,8 +462,8 @@ class PostgresDatabase:
             yield
 
     def _locked(self, raw: Raw) -> bool:
-        asked = "SELECT pg_try_advisory_lock(%s::int, hashtext(current_schema()))"
-        return raw.execute(asked, (IMPORT_LOCK,)).fetchone() == (True,)
+        sql = "SELECT pg_try_advisory_lock(%s::int, hashtext(current_schema()))"
+        return raw.execute(sql, (IMPORT_LOCK,)).fetchone() == (True,)
 
     def empty(self, db: Connection) -> None:
         db.defer_references()
@@ -541,7 +541,7 @@ class PostgresDatabase:
         ):
             return StoreError(f"{place} lacks pgvector 0.7 or newer ({said}). Install it on the server.")
         if isinstance(error, errors.InsufficientPrivilege):
-            return StoreError(f"{place} does not allow this ({said}). Ask whoever looks after the database.")
+            return StoreError(f"{place} does not allow this ({said}). Ask its administrator.")
         if isinstance(error, psycopg.OperationalError | PoolTimeout | psycopg.InterfaceError):
             return StoreUnreachable(
                 f"{place} cannot be reached ({said}). Check that the database runs; then try again."

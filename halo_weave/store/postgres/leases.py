@@ -140,14 +140,14 @@ class PostgresFleet:
 
     def stop(self, window_id: str) -> bool:
         with self._db.writing() as db:
-            asked = db.raw.execute(
+            request = db.raw.execute(
                 f"""INSERT INTO feed ("window", event, token, origin, told)
                     SELECT "window", 'stop', token, %s, {_NOW} FROM leases
                     WHERE "window" = %s AND owner <> %s AND expires > {_NOW} RETURNING token""",
                 (self.owner, window_id, self.owner),
             ).fetchone()
             db.raw.execute(_NOTIFY, (CHANNEL,))
-        return asked is not None
+        return request is not None
 
     # News
 
