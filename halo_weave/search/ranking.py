@@ -55,7 +55,7 @@ class TermMatch:
         unknown = math.log(1 + (size + 0.5) / 0.5)
         if size > MAX_TERM_CHUNKS:  # a term without hits may have been ignored because it is too frequent
             unknown = sum(rarities) / max(1, len(rarities))
-        # The sum that a chunk would reach that contains every term, each as well as the best chunk for that term.
+        # The highest possible sum: of a chunk that has, for every term, the score of the best chunk for that term.
         best = sum(rarities) + unknown * (term_count - len(hits)) or 1.0
         shares = [
             TermHits(hit.term, hit.rows, hit.scores * (rarity / max(float(hit.scores.max()), 1e-9) / best))
