@@ -69,7 +69,9 @@ def _writing(
     flat = FlatPrompt.of(ask, vocabulary=engine.model.size, context=engine.info.context)
     sampling = Sampling(temperature=0.0, max_new_tokens=BURST)
     observation = Observation.of(flat, None, capture)
-    return engine._generate(window, flat, ask.next_label, sampling, capture, observation, "splice", lambda: False)
+    return engine._generate(
+        window, flat, ask.next_label, sampling, capture, observation, "splice", lambda: False
+    )
 
 
 def _in_turn(
