@@ -62,11 +62,12 @@ class Memory:
 
     def __init__(self, new_store: NewStore, engine: Engine, embedder: KeptVectors) -> None:
         self._new_store, self.engine, self.embedder = new_store, engine, embedder
+        self._recall: MemorySearch | None = None
 
     def __enter__(self) -> Memory:
         self._folder = tempfile.TemporaryDirectory()
         self.store = self._new_store(Path(self._folder.name)).__enter__()
-        self.written, self._recall = Written(), None
+        self.written = Written()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -83,7 +84,7 @@ class Memory:
         """The search, when all turns are embedded."""
         if self._recall is None:
             reindex(self.store, self.embedder, now=lambda: datetime.now(UTC))
-            self._recall: MemorySearch | None = MemorySearch(self.store, lambda: self.embedder)
+            self._recall = MemorySearch(self.store, lambda: self.embedder)
         self._recall.embed_soon()
         self._recall.settle()
         return self._recall
