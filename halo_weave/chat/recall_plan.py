@@ -9,6 +9,7 @@ from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
+from halo_weave.core.corrections import find_corrections
 from halo_weave.core.informativeness import informative_share, worth_recalling
 from halo_weave.core.memory_requests import memory_request
 from halo_weave.core.resurrection import (
@@ -24,11 +25,13 @@ from halo_weave.core.terms import query_terms
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import NO_FILTER, SearchFilter, TagFilter
 from halo_weave.settings import Settings
-from halo_weave.store.records import OWNER, WindowRecord
+from halo_weave.store.records import OWNER, StoredChunk, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # what a search gives the plan to choose from
 ASKED_PROBABILITY = 0.01  # `min_probability` of a message that asks what is remembered
+MAX_COMPARED = 40  # hits that are compared with each other
+CORRECTION_GAP = 2.0  # log-odds that a correction may be below the statement that it corrects
 MAX_NEAR_MISSES = 5  # near misses that are told
 RELATED = 0.02  # probability from which on a hit is shown though it holds no word of the text
 
@@ -159,7 +162,6 @@ def search_and_plan_recall(
     )
     # Chunks that state nothing are resurrected only as the question of an answer.
     informative = [hit for hit in hits if "asking" not in hit.parts]
-    not_live = [hit for hit in informative if hit.key not in live]
     asked = list(dict.fromkeys(overrides.also))
 
     def is_allowed(key: ChunkKey, candidate: RecallCandidate) -> bool:
@@ -176,17 +178,19 @@ def search_and_plan_recall(
         )
 
     ancestor_windows = set(ancestor_turns.values())
-    wanted = [*(hit.key for hit in not_live), *asked]
+    wanted = [*(hit.key for hit in informative if hit.key not in live), *asked]
     candidates = {
         key: candidate
         for key, candidate in store.recall_candidates(window_id, wanted).items()
         if is_allowed(key, candidate)
     }
-    candidates, only_with_answer = _worth_recalling(candidates, store, window_id, asked)
+    statements = {hit.key for hit in informative[:MAX_COMPARED] if hit.key.role is Role.USER}
+    records = {one.key: one for one in store.chunks_by_key({*candidates, *statements})}
+    candidates, only_with_answer = _worth_recalling(candidates, records, store, window_id, asked)
     asked = [key for key in asked if key in candidates]
     eligible = [
         hit
-        for hit in not_live
+        for hit in _newest_statements(informative, records, live)
         if hit.key in candidates and hit.key not in only_with_answer and hit.key not in asked
     ]
     threshold = recall_threshold(eligible, min_probability, room)
@@ -231,6 +235,7 @@ def search_and_plan_recall(
 
 def _worth_recalling(
     candidates: Mapping[ChunkKey, RecallCandidate],
+    records: Mapping[ChunkKey, StoredChunk],
     store: SqlStore,
     window_id: str,
     asked: Collection[ChunkKey],
@@ -241,8 +246,7 @@ def _worth_recalling(
     question or a request: the answer to a statement repeats it at best, and an outdated copy would be read as a fact.
     A question from another chat states nothing, so it returns only with its answer.
     """
-    records = store.chunks_by_key(key for key in candidates if key not in asked)
-    said = {one.key: one.chunk for one in records}
+    said = {key: one.chunk for key, one in records.items() if key not in asked}
     questions = {chunk.answers for chunk in said.values() if chunk.answers is not None}
     openings = store.chunks_by_key(ChunkKey(turn, 0, Role.USER) for turn in questions)
     texts = {one.key.turn_id: one.chunk.text for one in openings}
@@ -262,3 +266,31 @@ def _worth_recalling(
                 candidate = replace(candidate, pair_key=None)
         kept[key] = candidate
     return kept, only_with_answer
+
+
+def _newest_statements(
+    hits: Sequence[RecallHit], records: Mapping[ChunkKey, StoredChunk], live: Collection[ChunkKey]
+) -> list[RecallHit]:
+    """The hits, with corrections in place of the statements that they correct.
+
+    Small models take the first value that they read, whatever is said of it, so an outdated statement is left out. It stays
+    if it fits the query much better than its correction, since the query may be about something else in it; then the
+    correction comes along. Corrections that are live already need not come.
+    """
+    by_time = sorted(
+        (hit for hit in hits[:MAX_COMPARED] if hit.key.role is Role.USER and hit.key in records),
+        key=lambda hit: records[hit.key].chunk.start,
+    )
+    similarity = {hit.key: hit.similarity for hit in hits}
+    outdated = set()
+    for earlier, later in find_corrections([records[hit.key].chunk.text for hit in by_time]):
+        old, new = by_time[earlier], by_time[later]
+        if new.similarity > old.similarity - CORRECTION_GAP:
+            outdated.add(old.key)
+        similarity[new.key] = max(similarity[new.key], old.similarity)
+    newest = [
+        replace(hit, similarity=similarity[hit.key])
+        for hit in hits
+        if hit.key not in outdated and hit.key not in live
+    ]
+    return sorted(newest, key=lambda hit: -hit.similarity)

@@ -1,8 +1,10 @@
-"""Whether a statement corrects an earlier one: "The stand-up is at 10:30 now" after "The stand-up is at 9:15"."""
+"""Find statements that correct earlier ones: "The stand-up is at 10:30 now" after "The stand-up is at 9:15"."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 
 from halo_weave.core.terms import query_terms
 
@@ -17,13 +19,24 @@ _CHANGED = re.compile(
     | \b(?:теперь|вместо|изменил\w*|перенес\w*|больше\s+не|на\s+самом\s+деле|нов(?:ый|ая|ое))\b | الآن | بدلا | 现在 | 改 | 今は | 変更""",
     re.IGNORECASE | re.VERBOSE,
 )
-MIN_SHARED = 2  # stems of the earlier statement that a correction repeats
-MOST_TERMS = 64
+MIN_SHARED = 2  # terms that a correction shares with the earlier statement
+RARE = 2  # one shared term suffices if at most so many of the statements contain it
+MAX_TERMS = 64
 
 
-def corrects(later: str, earlier: str) -> bool:
-    """Whether the later statement says that something changed, and is about the same as the earlier one."""
-    if not _CHANGED.search(later):
-        return False
-    shared = query_terms(later, MOST_TERMS).keys() & query_terms(earlier, MOST_TERMS).keys()
-    return len(shared) >= MIN_SHARED
+def find_corrections(statements: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs (earlier, later) of statements in the order in which they were said, of which the later corrects the earlier.
+
+    A correction says that something changed, and is about the same: it repeats two terms, or one that hardly any other
+    statement contains.
+    """
+    terms = [query_terms(text, MAX_TERMS).keys() for text in statements]
+    frequency = Counter(term for some in terms for term in some)
+    changes = [later for later, text in enumerate(statements) if _CHANGED.search(text)]
+    return [
+        (earlier, later)
+        for later in changes
+        for earlier in range(later)
+        if len(shared := terms[earlier] & terms[later]) >= MIN_SHARED
+        or any(frequency[term] <= RARE for term in shared)
+    ]
