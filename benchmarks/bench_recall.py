@@ -202,7 +202,7 @@ def measure(
             recall = MemorySearch(store, lambda: embedder)
             recall.settle()
         now = written.last + timedelta(days=1)
-        kinds = [(one, "unanswerable" if one.category in UNANSWERABLE else "query") for one in talk.questions]
+        kinds = [(one, "unanswerable" if one.category in UNANSWERABLE else "query") for one in talk.asked]
         list(ask_all(kinds, now))
         for one in ask_all([(Query(text, 0, (), {}), "needless") for text in SMALL_TALK], now):
             one.small = True

@@ -172,7 +172,9 @@ class ModelHub:
                 raise _not_a_hub_error(self.endpoint)
             announced = _announced_hash(response)
             if announced and announced != file.sha256:
-                raise HashMismatch(f"{file.name} of {reference.repository} is not the expected file any more.")
+                raise HashMismatch(
+                    f"{file.name} of {reference.repository} is not the expected file any more."
+                )
             ranged = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
             if begin and (response.status_code != 206 or not ranged or int(ranged[1]) != begin):
                 part.restart()
