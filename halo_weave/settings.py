@@ -327,11 +327,11 @@ class Settings:
 
 
 def _all_fields() -> Iterator[Field[Any]]:
-    for one in fields(Settings):
-        if one.name in STRATEGY_SETTINGS:
-            raise TypeError(f"A strategy defines {one.name}, which is a general setting.")
-        if is_setting(one):
-            yield one
+    for definition in fields(Settings):
+        if definition.name in STRATEGY_SETTINGS:
+            raise TypeError(f"A strategy defines {definition.name}, which is a general setting.")
+        if is_setting(definition):
+            yield definition
         else:
             yield from STRATEGY_SETTINGS.values()
 
