@@ -130,7 +130,7 @@ def switch_speedup(path: Path, folder: Path) -> float:
         anew, _ = first_token(engine, "one", prompt([talk]), "splice")
         first_token(engine, "two", prompt([question]), "splice")
         assert engine.disk is not None
-        engine.disk.settle()
+        engine.disk.flush()
         taken, read = first_token(engine, "one", prompt([talk, question]), "splice")
         assert read.reused >= LIVE - 1, read
         note(f"  back: {taken * 1e3:.0f} ms ({read.reused} from disk); anew: {anew * 1e3:.0f} ms")

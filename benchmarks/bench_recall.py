@@ -28,6 +28,7 @@ from benchmarks.recall_data import (
     Written,
     read_talk,
 )
+from benchmarks.recall_fit import Examples, fit, fit_words, gather, judge
 from halo_weave.chat.prompt import PromptBuilder
 from halo_weave.chat.recall_plan import search_and_plan_recall
 from halo_weave.core.resurrection import RecallHit, plan_recall
@@ -308,6 +309,16 @@ def run(
     return result
 
 
+def print_fit(sets: dict[str, Examples]) -> None:
+    """The weights fitted on all sets, and what each set gets by weights fitted on the others."""
+    least = Settings().min_probability
+    print("all sets:", {name: round(value, 2) for name, value in fit(list(sets.values())).items()})
+    print("without vectors:", {name: round(value, 2) for name, value in fit_words(sets).items()})
+    for name, examples in sets.items():
+        weights = fit([one for other, one in sets.items() if other != name])
+        print(name, judge(weights, examples, least))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     root = Path(__file__).parents[1].parent / "shared" / "data"
@@ -315,6 +326,11 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help=f"{', '.join(SETS)} beside the folder of --data")
     parser.add_argument("--own", action="store_true", help="our own made-up year of talk instead")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--fit",
+        action="store_true",
+        help="fit the weights on these sets and the scripted days, and print them",
+    )
     parser.add_argument("--ablations", action="store_true", help="also leave out one feature after the other")
     parser.add_argument(
         "--captions", action="store_true", help="add the captions of shared images to the turns"
@@ -347,6 +363,9 @@ def main() -> None:
             open_embedder() as embedder,
             new_stores(args.store) as new_store,
         ):
+            if args.fit:
+                print_fit(gather(folders, engine, embedder, new_store, args.vectors, SMALL_TALK))
+                return
             found = {folder.name: run(folder, args, engine, embedder, new_store) for folder in folders}
     if args.json:
         print(json.dumps(found if args.all else next(iter(found.values()))))

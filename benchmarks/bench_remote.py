@@ -116,7 +116,7 @@ def _conversation(talk: Dialogue) -> list[str]:
     for one, other in exchanges_of(talk.turns):
         said.append(one.text)
         told |= one.names | other.names
-        known = [asked.text for asked in talk.asked if asked.evidence <= told and asked.text not in said]
+        known = [asked.text for asked in talk.questions if asked.evidence <= told and asked.text not in said]
         if len(said) % EVERY == EVERY - 1 and known:
             said.append(known[len(known) // 2])
     return said[:TURNS]
@@ -206,7 +206,7 @@ def _trials(data: Path | None, engine: Engine, tokens: int, windows: int, most: 
     for dialogue in _talks(data):
         for part in windows_of(dialogue.turns, engine, tokens, windows):
             names = {name for said in part for name in said.names}
-            asked = [one for one in dialogue.asked if one.evidence and one.evidence <= names][:most]
+            asked = [one for one in dialogue.questions if one.evidence and one.evidence <= names][:most]
             if asked:
                 yield part, asked
 

@@ -168,7 +168,7 @@ def _of_locomo(engine: LlamaEngine, path: Path, count: int) -> tuple[list[tuple[
             break
     asked = [
         Question(one.text, one.answer, one.answer, places[next(iter(one.evidence))])
-        for one in dialogue.asked
+        for one in dialogue.questions
         if len(one.evidence) == 1 and next(iter(one.evidence)) in places and len(one.answer) < 30
     ]
     return said, asked[:count]

@@ -75,7 +75,7 @@ def leave_to_disk(engine: LlamaEngine, window: str) -> None:
     list(
         engine.generate("idle", prompt(pieces(facts(engine, 8), 8)), GREEDY, None)
     )  # the turn before has ended
-    engine.disk.settle()
+    engine.disk.flush()
     engine.caches[window].evicted.clear()
 
 
@@ -120,11 +120,11 @@ def give_way(engine: LlamaEngine, window: str) -> None:
     """The window is on disk only, as after a restart or when others took its room."""
 
     def put_aside() -> Generator[GenerationEvent | None]:
-        engine._put_aside(window)
+        engine._save_and_drop(window)
         return
         yield
 
     engine.scheduler.post(put_aside(), f"put {window} aside")
     engine.scheduler.wait_until_idle()
     assert engine.disk is not None
-    engine.disk.settle()
+    engine.disk.flush()

@@ -329,7 +329,7 @@ def _evidence_in_context(
     live = {one.key for turn in weave.windows.context(window).turns for one in turn.chunks}
     each: list[int] = []  # for each question, whether all of its evidence is there
     live_already = cost = 0
-    for one in dialogue.asked:
+    for one in dialogue.questions:
         if not one.evidence <= keys.keys():
             continue
         needed = {key for name in one.evidence for key in keys[name]}
@@ -541,7 +541,7 @@ def measure_windows(
             }
             strategies |= {CHANCE: Chance(), VOTES: votes_of_replies()}
             talk = TrialConversation.begin(engine, calibration, prompt_builder, strategies)
-            records.add(name, run_trial(talk, part, dialogue.asked, extent.questions))
+            records.add(name, run_trial(talk, part, dialogue.questions, extent.questions))
             top = attribution(records.of("window")).get("default", {}).get("top1")
             say(f"{name}: {len(part)} turns, top 1 so far {top}")
     return True

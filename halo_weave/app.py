@@ -48,8 +48,8 @@ from halo_weave.store.sqlite import SqliteStore
 from halo_weave.store.transfer import transfer_memory
 
 log = logging.getLogger(__name__)
-EMBEDDERS: dict[str, Callable[[], Embedder]] = {}  # of engines that bring a default embedder of their own
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+EMBEDDERS: dict[str, Callable[[], Embedder]] = {}  # default embedders by engine; for engines of tests
+Progress = Callable[[str, int, int], None]  # the current step, the amount done, the total amount
 
 
 ProgressDisplay = Callable[
@@ -57,7 +57,7 @@ ProgressDisplay = Callable[
 ]  # takes a progress callback, returns one that also shows the progress
 
 
-def _silent(what: str, done: int, total: int) -> None:
+def _no_progress(what: str, done: int, total: int) -> None:
     pass
 
 
@@ -67,33 +67,33 @@ def _no_display(progress: Progress) -> AbstractContextManager[Progress]:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the user chose: where the memory lies, which models, how much of the machine."""
+    """The options of the command line and the configuration: memory, models, resources."""
 
     data: Path
     store: str | None = None  # the memory's address; None: it is in the data folder
-    model: Path | str | None = None  # a file or a name; None: the default, pulled if it is not there
-    remembered: str | None = None  # chosen in an earlier run; used if `model` names none
-    embedder: Path | Literal["off"] | None = None  # None: the default, likewise
+    model: Path | str | None = None  # a file or a name; None: the default model, downloaded if it is missing
+    remembered: str | None = None  # the model chosen in an earlier run; used if `model` is None
+    embedder: Path | Literal["off"] | None = None  # None: the default embedder, downloaded if it is missing
     engine: str = "llama"  # one of `ENGINES`
-    url: str = ""  # of the server, for an engine elsewhere
-    model_name: str = ""  # as the server knows the model
+    url: str = ""  # URL of the server, for a remote engine
+    model_name: str = ""  # name of the model on the server
     shadow_model: str = ""  # the shadow model: a file, a name or "off"; empty: the smallest of the catalogue
-    engine_key: str = field(default="", repr=False)  # that clients have to send
+    engine_key: str = field(default="", repr=False)  # API key of the server, for a remote engine
     context: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
     kv_type: KvType | None = None
     batch: int | None = None
-    disk_cache: int | None = None  # GB for keys and values on disk; 0: none
-    ram_cache: int | None = None  # MB of memory for keys and values of pruned text; 0: none
+    disk_cache: int | None = None  # GB for the KV cache on disk; 0: none
+    ram_cache: int | None = None  # MB of memory for saved cells of pruned text; 0: none
     engines: Mapping[str, NamedEngine] = field(
         default_factory=dict
-    )  # that windows can choose, of the config file
+    )  # engines of the config file, which windows can choose
     settings: Settings = field(default_factory=Settings)
 
 
-def build_weave(options: Options, progress: Progress = _silent) -> Weave:
-    """Build the whole system. If a later part fails, the parts opened before it are closed again."""
+def build_weave(options: Options, progress: Progress = _no_progress) -> Weave:
+    """Build the whole system. If a later part fails, the parts that are open already are closed again."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)  # before the model is loaded
     _warn_about_changed_models(options)
@@ -105,39 +105,39 @@ def build_weave(options: Options, progress: Progress = _silent) -> Weave:
         engine.close()
         raise
     chosen = _EmbedderChoice(options)
-    return _wire(
+    return _connect_parts(
         options, engine, calibration, store, _open_recall(chosen, store, progress), chosen, _no_display
     )
 
 
-def build_weave_without_model(options: Options, shown: ProgressDisplay = _no_display) -> Weave:
-    """Build the system without its model; `weave.models.load()` opens that. `show` reports progress."""
+def build_weave_without_model(options: Options, display: ProgressDisplay = _no_display) -> Weave:
+    """Build the system without its model, which `weave.models.load()` opens. `display` shows the progress."""
     if isinstance(options.embedder, Path):
         named_embedder(options.embedder)
     _warn_about_changed_models(options)
     store = open_store(options.store or options.data, beside=options.data)
     chosen = _EmbedderChoice(options)
     recall, engine = _open_recall(chosen, store), NoModelEngine(kv_cache_folder(options.data))
-    return _wire(options, engine, NOT_CALIBRATED, store, recall, chosen, shown)
+    return _connect_parts(options, engine, NOT_CALIBRATED, store, recall, chosen, display)
 
 
-def _wire(
+def _connect_parts(
     options: Options,
     engine: Engine,
     calibration: Calibration,
     store: SqlStore,
     recall: MemorySearch,
     embedder: _EmbedderChoice,
-    shown: ProgressDisplay,
+    display: ProgressDisplay,
 ) -> Weave:
     listed = EngineList(options.data, options.engines)
     tree = StructuredMemory(store, search=snapshot_search(store, recall), embedder=recall.embedder)
 
-    def opened(name: str | None, progress: Progress) -> tuple[Engine, Calibration | None]:
-        with shown(progress) as telling:
-            engine = open_model(options, name, telling)
+    def open_now(name: str | None, progress: Progress) -> tuple[Engine, Calibration | None]:
+        with display(progress) as report:
+            engine = open_model(options, name, report)
             try:
-                return engine, _stored_calibration(options, engine, telling)
+                return engine, _stored_calibration(options, engine, report)
             except BaseException:
                 engine.close()
                 raise
@@ -152,7 +152,7 @@ def _wire(
         new_recorder=partial(_new_recorder, options.data),
         delete_recordings=partial(drop_captures, captures_folder(options.data)),
         embed_anew=None if options.embedder == "off" else partial(embedder.embed_anew, store),
-        open_model=opened,
+        open_model=open_now,
         calibrate=partial(calibrate_engine, options),
         remember_model=partial(remember_model, options.data),
         engine_list=listed,
@@ -173,11 +173,11 @@ def _warn_about_changed_models(options: Options) -> None:
         log.warning(sentence)
 
 
-def open_model(options: Options, name: str | None, progress: Progress = _silent) -> Engine:
+def open_model(options: Options, name: str | None, progress: Progress = _no_progress) -> Engine:
     """Open the engine of a model.
 
-    Without a name it is the model of the options, else the one chosen in an earlier run, else the catalogue's default.
-    A model that is named runs in this process, also if the options name a remote engine.
+    Without a name: the model of the options, else the one chosen in an earlier run, else the default of the catalogue.
+    A named model runs in this process, even if the options name a remote engine.
     """
     if name is not None:
         here = "llama" if options.engine in REMOTE_ENGINES else options.engine
@@ -196,18 +196,18 @@ def open_model(options: Options, name: str | None, progress: Progress = _silent)
 
 
 def open_named(
-    options: Options, one: NamedEngine, progress: Progress = _silent
+    options: Options, named: NamedEngine, progress: Progress = _no_progress
 ) -> tuple[Engine, Calibration]:
     """Open an engine that a window has chosen, with its calibration if there is one."""
-    local = one.kind == "llama"
+    local = named.kind == "llama"
     chosen = replace(
         options,
-        engine=one.kind,
-        url=one.url,
-        engine_key=one.key,
-        shadow_model=one.shadow_model,
-        model=one.model_name or None if local else None,
-        model_name="" if local else one.model_name,
+        engine=named.kind,
+        url=named.url,
+        engine_key=named.key,
+        shadow_model=named.shadow_model,
+        model=named.model_name or None if local else None,
+        model_name="" if local else named.model_name,
     )
     engine = open_engine(chosen, progress, check_fits=local)
     try:
@@ -225,7 +225,7 @@ def open_store(place: Path | str, *, read_only: bool = False, beside: Path | Non
     scheme = str(place).partition("://")[0] if "://" in str(place) else ""
     if scheme not in STORES:
         raise BadInput(
-            f"There is no store for {scheme}:// here. Name a folder, or postgresql://user@host/name."
+            f"There is no store for {scheme}:// addresses. Name a folder, or postgresql://user@host/name."
         )
     return STORES[scheme](str(place), read_only, beside)
 
@@ -247,7 +247,7 @@ def _open_postgres(address: str, read_only: bool, beside: Path | None) -> SqlSto
     try:
         return PostgresStore(address, read_only=read_only, folder=beside)
     except StoreTooNew:
-        return PostgresStore(address, folder=beside)  # likewise
+        return PostgresStore(address, folder=beside)  # as for SQLite
 
 
 # By scheme; a folder has none.
@@ -266,7 +266,7 @@ def move_memory(
         raise BadInput(f"The memory is at {target} already. Name another place with --to.")
     open_store(source, read_only=True).close()  # do not create a memory
     with open_store(source) as store:
-        assert isinstance(store, SqlStore)  # as all stores here are
+        assert isinstance(store, SqlStore)  # true for all entries of STORES
         return store.stats(), transfer_memory(store, target, progress=progress)
 
 
@@ -331,7 +331,7 @@ ENGINES: dict[str, _OpenEngine] = {
 REMOTE_ENGINES = ("kobold", "openai")  # engines that need the address of a server
 
 
-def open_engine(options: Options, progress: Progress = _silent, *, check_fits: bool = False) -> Engine:
+def open_engine(options: Options, progress: Progress = _no_progress, *, check_fits: bool = False) -> Engine:
     """Open an engine. `check_fits`: refuse a model that needs more memory than this machine has, before loading it."""
     names = ("context", "threads", "gpu_layers", "kv_type", "batch")
     chosen = {name: value for name in names if (value := getattr(options, name)) is not None}
@@ -353,9 +353,9 @@ def _open_shadow_model(options: Options, name: str | None, progress: Progress) -
 
 
 def calibrate_engine(
-    options: Options, engine: Engine, progress: Progress = _silent, *, force: bool = False
+    options: Options, engine: Engine, progress: Progress = _no_progress, *, force: bool = False
 ) -> Calibration:
-    """The calibration of the engine's model, made once for each model file."""
+    """The calibration of the engine's model. It is computed once for each model file."""
     folder, shared = _calibration_folders(options)
     return load_or_calibrate(engine, folder, progress, force=force, shared=shared)
 
@@ -388,7 +388,7 @@ class _EmbedderChoice:
         return self._opened(self.file)
 
     def embed_anew(self, store: SqlStore, name: str | None, progress: Progress) -> None:
-        """All of memory by the embedder of this name. Until it is done, the vectors that are there stay."""
+        """Embed all of memory with the embedder of this name. The existing vectors are used until it is done."""
         file = self.file if name is None else embedder_file(name, progress)
         with closing(self._opened(file)) as embedder:
             report = partial(progress, "")
@@ -411,18 +411,18 @@ def _open_recall(chosen: _EmbedderChoice, store: SqlStore, progress: Progress | 
     if chosen.file == "off":
         return MemorySearch(store, None)
     if progress:
-        with suppress(ModelNotFound):  # opening it fails later, and the status says why
+        with suppress(ModelNotFound):  # opening it will fail later, and the status will say why
             chosen.pull(progress)
 
-    def opened() -> Embedder:
+    def open_now() -> Embedder:
         if not progress:
-            chosen.pull(_silent)
+            chosen.pull(_no_progress)
         return chosen.open()
 
-    return MemorySearch(store, opened, snapshot_path=index_snapshot_file(chosen.options.data))
+    return MemorySearch(store, open_now, snapshot_path=index_snapshot_file(chosen.options.data))
 
 
-def embedder_file(name: str, progress: Progress = _silent) -> Path:
+def embedder_file(name: str, progress: Progress = _no_progress) -> Path:
     """The file of an embedder by its catalogue name, `hf:` reference or path; downloaded if it is missing."""
     if name == catalogue.DEFAULT_EMBEDDER.name:
         catalogue.ensure(catalogue.DEFAULT_EMBEDDER, progress)
@@ -444,13 +444,13 @@ def snapshot_search(store: SqlStore, recall: MemorySearch) -> SnapshotSearch:
 
     def search(text: str, limit: int, within: frozenset[str] | None) -> list[SnapshotChunk]:
         only = SearchFilter(windows=within)
-        found = recall.search(text, limit=limit, now=datetime.now(UTC), user_weight=1.0, only=only)
-        records = {record.key: record for record in store.chunks_by_key([hit.key for hit in found])}
+        hits = recall.search(text, limit=limit, now=datetime.now(UTC), user_weight=1.0, only=only)
+        records = {record.key: record for record in store.chunks_by_key([hit.key for hit in hits])}
         return [
             SnapshotChunk(
                 hit.key, record.chunk.text, len(record.chunk), hit.similarity, record.said.isoformat()
             )
-            for hit in found
+            for hit in hits
             if (record := records.get(hit.key)) and not record.gone
         ]
 

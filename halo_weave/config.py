@@ -1,4 +1,4 @@
-"""What the user configured: the command line first, then HALO_WEAVE_*, then config.toml."""
+"""The configuration from HALO_WEAVE_* variables and config.toml. Options of the command line come before both."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ OPTIONS |= {"host", "port", "key", "origin", "allow_host"}
 
 
 def read_config(environment: Mapping[str, str] | None = None, file: Path | None = None) -> dict[str, Any]:
-    """Everything that is configured outside the command line, by name. A missing file configures nothing."""
+    """All configured values by name. Variables of the environment come before the file, which may be missing."""
     environment = os.environ if environment is None else environment
     path = file or config_file()
     if environment.get("HALO_WEAVE_CONFIG") and not path.exists():
-        raise BadSetting(f"There is no {path}, which HALO_WEAVE_CONFIG names.")
+        raise BadSetting(f"HALO_WEAVE_CONFIG names {path}, which does not exist.")
     try:
         configured = tomllib.loads(path.read_text()) if path.exists() else {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -48,13 +48,13 @@ def read_config(environment: Mapping[str, str] | None = None, file: Path | None 
     configured = with_current_names(configured, _FORMER_NAMES)
     for name in configured:
         if name not in FIELDS and name not in OPTIONS:
-            raise BadSetting(f"{path} names {name!r}, which is no setting.{_meant(name)}")
-    given = {
+            raise BadSetting(f"{path} names {name!r}, which is no setting.{_suggestion(name)}")
+    variables = {
         name.removeprefix(PREFIX).lower(): value
         for name, value in environment.items()
         if name.startswith(PREFIX)
     }
-    return configured | with_current_names(given, _FORMER_NAMES)
+    return configured | with_current_names(variables, _FORMER_NAMES)
 
 
 def configured_settings(config: Mapping[str, Any]) -> Settings:
@@ -63,7 +63,7 @@ def configured_settings(config: Mapping[str, Any]) -> Settings:
 
 
 def text_of(config: Mapping[str, Any], name: str) -> str:
-    """An option that is text, or None."""
+    """An option that is text; empty if it is not set."""
     value = config.get(name) or ""
     if not isinstance(value, str):
         raise BadSetting(f"{name} is {value}; write it as text, between quotation marks.")
@@ -71,17 +71,17 @@ def text_of(config: Mapping[str, Any], name: str) -> str:
 
 
 def texts_of(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """A list in the file, or words in the environment."""
+    """An option with several texts: a list in the file, words in the environment."""
     value = config.get(name) or ()
     if isinstance(value, str):
         return tuple(value.replace(",", " ").split())
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, list | tuple) or not all(isinstance(text, str) for text in value):
         raise BadSetting(f'{name} is {value}; write it as a list of texts, like ["example.org"].')
     return tuple(value)
 
 
 def whole_of(config: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
-    """An option that is a whole number, or None."""
+    """An option that is an integer, or None if it is not set."""
     value = config.get(name)
     if value in (None, ""):
         return None
@@ -94,7 +94,7 @@ def whole_of(config: Mapping[str, Any], name: str, low: int, high: int) -> int |
     return number
 
 
-def _meant(name: str) -> str:
+def _suggestion(name: str) -> str:
     near = get_close_matches(name, [*FIELDS, *OPTIONS], 1)
     return f" Did you mean {near[0]}?" if near else " docs/settings.md lists them all."
 
@@ -110,4 +110,4 @@ def _typed(name: str, value: Any) -> Any:
     try:
         return float(value)
     except ValueError:
-        return value  # the check of the setting says what it may be
+        return value  # the setting's own check refuses it

@@ -1,40 +1,40 @@
-"""Every error a user can meet. The message is a sentence that says what to do.
+"""All errors that are shown to users. The message is a sentence that says what to do.
 
 HaloWeaveError
-├── BadInput               what was given cannot be used as it is
+├── BadInput               the input is invalid
 │   ├── UnknownChunk       no such chunk where one is needed
 │   ├── UnknownWindow      no such window
 │   ├── UnknownMemory      no such entry in the structured memory
 │   ├── UnknownPreset      no preset of this name
-│   ├── UnknownPerson      nobody of this name
-│   ├── NotYours           it belongs to someone else, or to the owner of the server
+│   ├── UnknownPerson      no person with this name
+│   ├── NotYours           only its owner, or the owner of the server, may do this
 │   ├── DocumentRefused    a file that cannot be attached
-│   ├── UnknownGeneration  no such vectors: the memory was cleared, or embedded again
-│   ├── WindowBusy         the window is being written to
+│   ├── UnknownGeneration  these vectors do not exist any more: the memory was cleared, or embedded again
+│   ├── WindowBusy         another turn is running in the window
 │   │   └── LeaseLost      another server has taken the window over
-│   ├── NotesChanged       the notes are not those that were read
-│   ├── EmbedderOff        something needs an embedder, and there is none
+│   ├── NotesChanged       the notes have changed since they were read
+│   ├── EmbedderOff        this needs an embedder, and there is none
 │   └── BadSetting         a setting out of its range, or unknown
 ├── ModelError
-│   ├── ModelLoading       the model is on its way
+│   ├── ModelLoading       the model is being downloaded or loaded
 │   ├── ModelNotFound      no file where the model should be
 │   ├── ModelUnusable      not a GGUF, truncated, an embedding model, an unsupported architecture
-│   └── LibraryUnusable    llama.cpp is missing, or its layout is not the one we know
-├── EngineError            the model stopped in the middle of its work
-│   └── ServerFailed       it runs on a server, which cannot be reached or answers wrongly
+│   └── LibraryUnusable    llama.cpp is missing, or is an unsupported release
+├── EngineError            the model failed while running
+│   └── ServerFailed       the server that runs the model cannot be reached or sends an invalid response
 │       └── AnotherModel   the server runs another model now
 ├── StoreError
-│   ├── StoreBusy          another process held the memory for too long
+│   ├── StoreBusy          another process has locked the memory for too long
 │   ├── StoreUnreachable   the database does not answer
 │   ├── StoreCorrupt       the file is damaged, or is not a memory
 │   ├── StoreFull          no space left, read-only, or no more ids
 │   └── StoreTooNew        written by a newer version
-└── ImportRefused          a file to import does not have a form we know
+└── ImportRefused          the format of a file to import is unknown
 """
 
 
 class HaloWeaveError(Exception):
-    """An error that the user can be told in one sentence."""
+    """An error whose message can be shown to the user."""
 
 
 class BadInput(HaloWeaveError, ValueError):

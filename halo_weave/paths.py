@@ -9,7 +9,7 @@ import platformdirs
 
 
 def data_folder(named: Path | None = None) -> Path:
-    """`--data`, then HALO_WEAVE_DATA, then the user's data folder."""
+    """The data folder: `--data`, else HALO_WEAVE_DATA, else the folder of the user."""
     return Path(named or os.environ.get("HALO_WEAVE_DATA") or platformdirs.user_data_dir("halo-weave"))
 
 
@@ -35,7 +35,7 @@ def kv_cache_folder(data: Path) -> Path:
 
 
 def calibration_folder(beside: Path) -> Path:
-    """The calibrations, in a data folder, and beside the models for all data folders."""
+    """The folder of calibrations. There is one in each data folder, and one beside the models for all data folders."""
     return beside / "calibration"
 
 

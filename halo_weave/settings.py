@@ -50,9 +50,8 @@ _documents = partial(setting, group="Documents")
 _system = partial(setting, group="System")
 _elsewhere = partial(setting, group="Elsewhere")
 
-MAX_AUTOMATIC_BUDGET = (
-    16_384  # limit of an automatic budget: live text has to be read, and paid for on a server
-)
+# Limit of an automatic budget: a longer prompt takes more time, and on a server it costs more.
+MAX_AUTOMATIC_BUDGET = 16_384
 
 STRATEGY_SETTINGS = settings_of(STRATEGIES)  # the strategies' own settings
 
@@ -305,7 +304,7 @@ class Settings:
     def live_limit(self, context: int) -> int:
         """The dimmest chunks are pruned when more tokens than these are live; 0: never.
 
-        If it is not set: the model's context minus room for the reply and for recall, at most `AUTO_MOST`.
+        If it is not set: the model's context minus room for the reply and for recall, at most `MAX_AUTOMATIC_BUDGET`.
         """
         if self.max_context_tokens is not None:
             return self.max_context_tokens
@@ -313,31 +312,31 @@ class Settings:
         return min(context - self.reply_room(context) - min(recalled, context // 8), MAX_AUTOMATIC_BUDGET)
 
     def prune_goal(self, budget: int, *, cuts: bool, token_ids: bool = True) -> int:
-        """The size at which pruning stops. `cuts`: the engine can cut its KV cache. `token_ids`: it takes tokens, not
-        messages."""
-        mended = cuts and self.kv_mode == "splice"
-        usual = 1.0 if mended else 0.7 if token_ids else 0.5
-        share = self.prune_to if self.prune_to is not None else usual
+        """The size at which pruning stops. `cuts`: the engine can remove cells from its KV cache. `token_ids`: it takes
+        tokens, not messages."""
+        keeps_cache = cuts and self.kv_mode == "splice"
+        default = 1.0 if keeps_cache else 0.7 if token_ids else 0.5
+        share = self.prune_to if self.prune_to is not None else default
         return int(budget * share)
 
     def brightness_strategy(self, calibration: Calibration = NOT_CALIBRATED) -> Strategy:
         """The chosen strategy for a model, with its own settings and the general ones that it has fields for."""
         chosen = STRATEGIES[self.strategy]
-        values = {one.name: self[one.name] for one in fields(chosen) if one.name in FIELDS}
+        values = {field.name: self[field.name] for field in fields(chosen) if field.name in FIELDS}
         return chosen(**values, calibration=calibration)
 
 
 def _all_fields() -> Iterator[Field[Any]]:
-    for one in fields(Settings):
-        if one.name in STRATEGY_SETTINGS:
-            raise TypeError(f"A strategy defines {one.name}, which is a general setting.")
-        if is_setting(one):
-            yield one
+    for definition in fields(Settings):
+        if definition.name in STRATEGY_SETTINGS:
+            raise TypeError(f"A strategy defines {definition.name}, which is a general setting.")
+        if is_setting(definition):
+            yield definition
         else:
             yield from STRATEGY_SETTINGS.values()
 
 
-FIELDS: dict[str, Field[Any]] = {one.name: one for one in _all_fields()}
+FIELDS: dict[str, Field[Any]] = {field.name: field for field in _all_fields()}
 
 
 def setting_field(name: str) -> Field[Any]:
@@ -348,7 +347,7 @@ def setting_field(name: str) -> Field[Any]:
 
 
 def checked_setting(name: str, value: Any) -> Any:
-    """The value in its right type. Raises BadSetting with a sentence that says what is allowed."""
+    """The value converted to the setting's type. Raises BadSetting if it is not allowed."""
     return checked_value(setting_field(name), value)
 
 
@@ -365,21 +364,25 @@ def usable_settings(stored: object) -> dict[str, Any]:
 
     Others may come from a newer version: they stay stored, and never make a window unusable.
     """
-    found = {}
+    usable = {}
     for name, value in with_current_names(stored).items() if isinstance(stored, Mapping) else ():
         with suppress(BadSetting):
-            found[name] = checked_setting(name, value)
-    return found
+            usable[name] = checked_setting(name, value)
+    return usable
 
 
 def no_effect(name: str) -> dict[str, str]:
     """Why a setting has no effect, by strategy."""
     if name in STRATEGY_SETTINGS:
-        users = [one for one, kind in STRATEGIES.items() if any(name == own.name for own in fields(kind))]
-        return {one: f"only {' and '.join(users)} uses it." for one in STRATEGIES if one not in users}
-    return {one: kind.ignores[name] for one, kind in STRATEGIES.items() if name in kind.ignores}
+        users = [
+            strategy
+            for strategy, kind in STRATEGIES.items()
+            if any(name == field.name for field in fields(kind))
+        ]
+        return {other: f"only {' and '.join(users)} uses it." for other in STRATEGIES if other not in users}
+    return {strategy: kind.ignores[name] for strategy, kind in STRATEGIES.items() if name in kind.ignores}
 
 
 def described_settings() -> list[dict[str, Any]]:
     """All settings for a page or a document: name, group, default, range, meaning, and where they have no effect."""
-    return [{**description(one), "no_effect": no_effect(one.name)} for one in FIELDS.values()]
+    return [{**description(field), "no_effect": no_effect(field.name)} for field in FIELDS.values()]

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def remember_model(data: Path, name: str) -> None:
-    """Remember the model that the user chose: the next run uses it, unless another one is named."""
+    """Remember the chosen model. The next run uses it, unless the user names another one."""
     _remember(data, CHOSEN, name)
 
 
@@ -28,7 +28,7 @@ def remembered_model(data: Path) -> str | None:
 
 
 def remember_embedder(data: Path, name: str) -> None:
-    """Remember the embedder of this memory's vectors: the next run uses it, too."""
+    """Remember the embedder of this memory's vectors. The next run uses it, too."""
     _remember(data, CHOSEN_EMBEDDER, name)
 
 
@@ -55,7 +55,7 @@ def _remembered(data: Path, note: str) -> str | None:
 
 
 def mark_model_in_use(data: Path, file: str) -> None:
-    """Note that this process uses a model, until it ends normally."""
+    """Write down that this process uses a model file, until it ends normally."""
     note = data / FOLDER / f"{os.getpid()}.json"
     with suppress(OSError):  # the state is optional
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def mark_model_in_use(data: Path, file: str) -> None:
 
 
 def mark_server_running(data: Path, address: str) -> None:
-    """Note where this process serves the memory, until it ends normally."""
+    """Write down the address at which this process serves the memory, until it ends normally."""
     note = data / FOLDER / f"{os.getpid()}-server.json"
     with suppress(OSError):
         note.parent.mkdir(parents=True, exist_ok=True)
@@ -77,14 +77,14 @@ def running_server(data: Path) -> str:
     """The address of a running server of this memory; empty if there is none."""
     for note in sorted((data / FOLDER).glob("*-server.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            found = json.loads(note.read_text(encoding="utf-8"))
-            if is_running(str(found["owner"])):
-                return str(found["address"])
+            server = json.loads(note.read_text(encoding="utf-8"))
+            if is_running(str(server["owner"])):
+                return str(server["address"])
     return ""
 
 
 def changed_models(data: Path) -> list[str]:
-    """A sentence for each model file that changed while a run used it that did not end normally. Each is reported once."""
+    """A warning for each model file that has changed since a run that used it and crashed. Each is reported once."""
     sentences = []
     for note in sorted((data / FOLDER).glob("*.json")):
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -63,7 +63,7 @@ def test_what_is_no_setting_or_no_value_is_refused(tmp_path, text, sentence):
 
 def test_a_file_that_is_named_has_to_be_there_and_readable(tmp_path):
     named = {"HALO_WEAVE_CONFIG": "x"}
-    with pytest.raises(BadSetting, match="There is no"):
+    with pytest.raises(BadSetting, match="does not exist"):
         read_config(named, tmp_path / "none.toml")
     with pytest.raises(BadSetting, match="cannot be read"):
         read_config(named, tmp_path)

@@ -9,7 +9,9 @@ from math import inf
 from types import MappingProxyType
 from typing import NamedTuple
 
+from halo_weave.core.corrections import find_corrections
 from halo_weave.core.informativeness import informative_share, worth_recalling
+from halo_weave.core.memory_requests import memory_request
 from halo_weave.core.resurrection import (
     PlannedResurrection,
     RecallCandidate,
@@ -19,13 +21,17 @@ from halo_weave.core.resurrection import (
     plan_recall,
     recall_threshold,
 )
+from halo_weave.core.terms import query_terms
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import NO_FILTER, SearchFilter, TagFilter
 from halo_weave.settings import Settings
-from halo_weave.store.records import OWNER, WindowRecord
+from halo_weave.store.records import OWNER, StoredChunk, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # hits of a search that the plan chooses from
+ASKED_PROBABILITY = 0.01  # `min_probability` of a message that asks what is remembered
+MAX_COMPARED = 40  # hits that are compared with each other
+CORRECTION_GAP = 2.0  # log-odds that a correction may be below the statement that it corrects
 MAX_NEAR_MISSES = 5  # near misses that are shown
 RELATED = 0.02  # a hit with at least this probability is shown even if it contains no word of the text
 
@@ -50,6 +56,7 @@ class RecallResult(NamedTuple):
     plan: RecallPlan
     # Hits that are not worth their tokens, best first, with the cost that each would have alone.
     near_misses: tuple[PlannedResurrection, ...] = ()
+    best_probability: float = 0.0  # of all hits, live chunks included
 
 
 NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
@@ -148,49 +155,57 @@ def search_and_plan_recall(
     `may_read`: whether the text of a window may be shown to this window's model. `annotation_tokens`: the estimated tokens of
     the annotation of a chunk, by the window where it was said and its role.
     """
+    min_probability = settings.min_probability
+    if (request := memory_request(text)) is not None and not overrides.also:
+        if request.kind != "ask" and request.only:
+            return NOTHING_RECALLED
+        if request.kind == "ask":
+            text = request.text if query_terms(request.text, 1) else text
+            min_probability = min(min_probability, ASKED_PROBABILITY)
     only = filter_by_settings(only, settings, store, owner)
-    found = search(
+    hits = search(
         text,
         window=next(iter(only.windows)) if only.windows and len(only.windows) == 1 else None,
-        limit=hit_limit(room) + len(live),  # the live chunks may be the best hits
+        limit=hit_limit(room) + len(live),  # live chunks may well be the best hits
         now=now,
         user_weight=settings.user_weight,
         only=only,
     )
-    # Live chunks do not bring other chunks.
-    not_live = [hit for hit in found if hit.key not in live]
-    # Chunks that state no facts are resurrected only together with their answer.
-    informative = [hit for hit in not_live if "asking" not in hit.parts]
-    threshold = recall_threshold(informative, settings.min_probability, room)
-    found = [] if threshold is None else [hit for hit in informative if hit.similarity >= threshold]
-    near_hits = _near_misses(informative, found)
-    wanted_keys = [*(hit.key for hit in (*found, *near_hits)), *overrides.also]
+    # Chunks that state nothing are resurrected only as the question of an answer.
+    informative = [hit for hit in hits if "asking" not in hit.parts]
+    added_keys = list(dict.fromkeys(overrides.also))
+
+    def is_allowed(key: ChunkKey, candidate: RecallCandidate) -> bool:
+        from_ancestor = key.turn_id in ancestor_turns
+        return (
+            (may_read(candidate.window) or from_ancestor)
+            and (key in added_keys or only.takes(key, candidate.window, candidate.said))
+            and key.turn_id not in replaced_turns
+            and key not in overrides.without
+            and (from_ancestor or candidate.window not in ancestor_windows)
+            # What another window said after this turn began has later positions. It can be resurrected next turn.
+            and (before is None or candidate.start < before)
+            and (settings.recall_thoughts or not candidate.thought)
+        )
+
+    ancestor_windows = set(ancestor_turns.values())
+    wanted = [*(hit.key for hit in informative if hit.key not in live), *added_keys]
     candidates = {
         key: candidate
-        for key, candidate in store.recall_candidates(window_id, wanted_keys).items()
-        if may_read(candidate.window) or key.turn_id in ancestor_turns
-        if key in overrides.also or only.takes(key, candidate.window, candidate.said)  # pairs of hits, too
+        for key, candidate in store.recall_candidates(window_id, wanted).items()
+        if is_allowed(key, candidate)
     }
-    if replaced_turns or overrides.without:
-        candidates = {
-            key: candidate
-            for key, candidate in candidates.items()
-            if key.turn_id not in replaced_turns and key not in overrides.without
-        }
-    if ancestor_turns:
-        parents = set(ancestor_turns.values())
-        candidates = {
-            key: candidate
-            for key, candidate in candidates.items()
-            if candidate.window not in parents or key.turn_id in ancestor_turns
-        }
-    if before is not None:
-        # What another window said after this turn began has later positions. It can be resurrected next turn.
-        candidates = {key: candidate for key, candidate in candidates.items() if candidate.start < before}
-    if not settings.recall_thoughts:
-        candidates = {key: candidate for key, candidate in candidates.items() if not candidate.thought}
-    candidates, only_with_answer = _worth_recalling(candidates, store, window_id, overrides.also)
-    found = [hit for hit in found if hit.key in candidates and hit.key not in only_with_answer]
+    statements = {hit.key for hit in informative[:MAX_COMPARED] if hit.key.role is Role.USER}
+    records = {one.key: one for one in store.chunks_by_key({*candidates, *statements})}
+    candidates, only_with_answer = _worth_recalling(candidates, records, store, window_id, added_keys)
+    added_keys = [key for key in added_keys if key in candidates]
+    eligible = [
+        hit
+        for hit in _newest_statements(informative, records, live)
+        if hit.key in candidates and hit.key not in only_with_answer and hit.key not in added_keys
+    ]
+    threshold = recall_threshold(eligible, min_probability, room)
+    chosen = [] if threshold is None else [hit for hit in eligible if hit.similarity >= threshold]
     annotation_cost = annotation_costs(candidates.values(), annotation_tokens)
 
     def plan(
@@ -213,13 +228,9 @@ def search_and_plan_recall(
         frame = (frame_tokens or {}).get(key.role, 0)
         return candidate.tokens + frame + annotation_cost[candidate.window, key.role]
 
-    added = [key for key in dict.fromkeys(overrides.also) if key in candidates]
-    hits = {hit.key: hit for hit in found if hit.key in candidates and hit.key not in added}
-    plan_of_added = plan(hits_in_order(added), room, live, prefer_short=False)
+    plan_of_added = plan(hits_in_order(added_keys), room, live, prefer_short=False)
     plan_of_hits = plan(
-        hits.values(),
-        room - plan_of_added.cost,
-        {*live, *plan_of_added.keys} if plan_of_added.chunks else live,
+        chosen, room - plan_of_added.cost, {*live, *plan_of_added.keys} if plan_of_added.chunks else live
     )
     plan_of_all = RecallPlan(
         room,
@@ -228,43 +239,50 @@ def search_and_plan_recall(
         plan_of_added.passed_over + plan_of_hits.passed_over,
     )
     near = [
-        PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
-        for hit in near_hits
-        if hit.key in candidates and hit.key not in {*added, *plan_of_all.keys}
+        hit
+        for hit in eligible
+        if hit not in chosen and is_related_hit(hit) and hit.key not in plan_of_all.keys
     ]
-    hits |= {hit.key: hit for hit in near_hits if hit.key in candidates and hit.key not in added}
-    return RecallResult(hits, plan_of_all, tuple(near[:MAX_NEAR_MISSES]))
+    return RecallResult(
+        {hit.key: hit for hit in (*chosen, *near)},
+        plan_of_all,
+        tuple(
+            PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
+            for hit in near[:MAX_NEAR_MISSES]
+        ),
+        max((hit.probability for hit in informative), default=0.0),
+    )
 
 
 def _worth_recalling(
     candidates: Mapping[ChunkKey, RecallCandidate],
+    records: Mapping[ChunkKey, StoredChunk],
     store: SqlStore,
     window_id: str,
-    added: Collection[ChunkKey],
+    added_keys: Collection[ChunkKey],
 ) -> tuple[dict[ChunkKey, RecallCandidate], set[ChunkKey]]:
     """The candidates that are worth recalling, and the keys of those that are resurrected only with their answer.
 
     Replies of the assistant are left out if they state no facts. Replies from another chat are also left out unless they
     answer a question or a request: the reply to a statement only repeats it, and an outdated copy would be read as a fact.
-    A question from another chat states no facts, so it is resurrected only with its answer. Chunks that the user has `added`
-    by key are always kept.
+    A question from another chat states no facts, so it is resurrected only with its answer. Chunks that the user asked for by
+    key are always kept.
     """
-    records = store.chunks_by_key(key for key in candidates if key not in added)
-    chunks = {record.key: record.chunk for record in records}
-    questions = {chunk.answers for chunk in chunks.values() if chunk.answers is not None}
+    said = {key: one.chunk for key, one in records.items() if key not in added_keys}
+    questions = {chunk.answers for chunk in said.values() if chunk.answers is not None}
     question_chunks = store.chunks_by_key(ChunkKey(turn, 0, Role.USER) for turn in questions)
-    question_texts = {record.key.turn_id: record.chunk.text for record in question_chunks}
+    question_texts = {one.key.turn_id: one.chunk.text for one in question_chunks}
     kept, only_with_answer = {}, set()
     for key, candidate in candidates.items():
         is_from_other_chat = bool(window_id) and candidate.window != window_id
-        if key in chunks and key.role is Role.ASSISTANT:
-            question = question_texts.get(chunks[key].answers or 0, "")
-            if not worth_recalling(chunks[key].text, question) or (
+        if key in said and key.role is Role.ASSISTANT:
+            question = question_texts.get(said[key].answers or 0, "")
+            if not worth_recalling(said[key].text, question) or (
                 is_from_other_chat and question and informative_share(question)
             ):
                 continue
         if is_from_other_chat and key.role is Role.USER:
-            if key in chunks and not informative_share(chunks[key].text):
+            if key in said and not informative_share(said[key].text):
                 only_with_answer.add(key)
             else:
                 candidate = replace(candidate, pair_key=None)
@@ -272,8 +290,29 @@ def _worth_recalling(
     return kept, only_with_answer
 
 
-def _near_misses(hits: Iterable[RecallHit], found: Iterable[RecallHit]) -> list[RecallHit]:
-    """Hits that are related to the text and not worth their tokens; more than are shown, since some are filtered out later."""
-    found_keys = {hit.key for hit in found}
-    missed = [hit for hit in hits if hit.key not in found_keys and is_related_hit(hit)]
-    return missed[: 4 * MAX_NEAR_MISSES]
+def _newest_statements(
+    hits: Sequence[RecallHit], records: Mapping[ChunkKey, StoredChunk], live: Collection[ChunkKey]
+) -> list[RecallHit]:
+    """The hits, with corrections in place of the statements that they correct.
+
+    Small models take the first value that they read, whatever is said of it, so an outdated statement is left out. It stays
+    if it fits the query much better than its correction, since the query may be about something else in it; then the
+    correction comes along. Corrections that are live already need not come.
+    """
+    by_time = sorted(
+        (hit for hit in hits[:MAX_COMPARED] if hit.key.role is Role.USER and hit.key in records),
+        key=lambda hit: records[hit.key].chunk.start,
+    )
+    similarity = {hit.key: hit.similarity for hit in hits}
+    outdated = set()
+    for earlier, later in find_corrections([records[hit.key].chunk.text for hit in by_time]):
+        old, new = by_time[earlier], by_time[later]
+        if new.similarity > old.similarity - CORRECTION_GAP:
+            outdated.add(old.key)
+        similarity[new.key] = max(similarity[new.key], old.similarity)
+    newest = [
+        replace(hit, similarity=similarity[hit.key])
+        for hit in hits
+        if hit.key not in outdated and hit.key not in live
+    ]
+    return sorted(newest, key=lambda hit: -hit.similarity)

@@ -22,7 +22,7 @@ def reply_sources(
     store: SqlStore, turn_ids: Iterable[int], names: Mapping[str, str]
 ) -> dict[int, tuple[ReplySourceView, ...]]:
     """By reply: the chunks that were resurrected for it or used by it, most used first. Unknown replies are left out."""
-    found = store.remembered(turn_ids, least=MIN_USED_SHARE)
+    found = store.remembered(turn_ids, min_share=MIN_USED_SHARE)
     return {
         turn: tuple(_source_view(one, names) for one in memories) for turn, (_, memories) in found.items()
     }

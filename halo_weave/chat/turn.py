@@ -23,9 +23,7 @@ from halo_weave.chat.reply_storage import store_attribution, store_reply
 from halo_weave.chat.runtime import Runtime
 from halo_weave.chat.tools.calls import NativeTools, ToolCall
 from halo_weave.chat.tools.memory_requests import (
-    MemoryRequest,
     forget_entry,
-    memory_request,
     save_user_request,
     saved_memories_note,
 )
@@ -34,6 +32,7 @@ from halo_weave.chat.transcript import MIN_USED_SHARE
 from halo_weave.chat.turn_request import ClientOptions, TurnRequest
 from halo_weave.chat.views import ChunkView
 from halo_weave.core.attribution import AttributionTracker, capture_for_attribution
+from halo_weave.core.memory_requests import MemoryRequest, memory_request
 from halo_weave.core.pruning import Prune, PrunePlan, PruneReason, plan_prune
 from halo_weave.core.resurrection import RecallHit, RecallPlan
 from halo_weave.core.tokens import Chunk, ChunkKey, Role, Tokens
@@ -86,6 +85,7 @@ class TurnRun:
         self._request_done = False  # the program has carried out `memory_request`
         self._model_saved = False  # the model itself has changed the structured memory, with a tool
         self.memory_change: events.MemoryChanged | None = None  # what `memory_request` changed
+        self._best_probability = 0.0  # of all that recall found, live chunks included
 
         if request.client is None:
             prompt = runtime.system_prompt(
@@ -242,11 +242,10 @@ class TurnRun:
             yield from self._prune_to_fit(message_tokens, plan_within(room).plan.cost)
             room = self.open_window.context_room(self.open_window.working_set.size) - message_tokens
         yield events.SearchStarted(max(0, room))
-        hits, plan, _ = (
-            plan_within(room) if room > 0 and not self._is_only_memory_request else NOTHING_RECALLED
-        )
-        if plan.chunks:
-            yield self._resurrect(plan, hits)
+        result = plan_within(room) if room > 0 else NOTHING_RECALLED
+        self._best_probability = result.best_probability
+        if result.plan.chunks:
+            yield self._resurrect(result.plan, result.hits)
 
     def _resurrect(
         self,
@@ -313,14 +312,6 @@ class TurnRun:
         if self.memory is None or self.request.question or self.client.tools or self.client.grammar:
             return None
         return memory_request(self.request.text)
-
-    @property
-    def _is_only_memory_request(self) -> bool:
-        """Whether the message only asks to remember or to forget something: then no chunks are resurrected for it."""
-        request = self.memory_request
-        return (
-            request is not None and request.only and request.kind != "ask" and not self.request.overrides.also
-        )
 
     def _run_memory_request(self, ids: Reservation) -> events.MemoryChanged | None:
         """Save or delete what the message asks for, unless the model has done it with a tool."""

@@ -25,17 +25,17 @@ add_store_option(app)
 
 
 def main() -> None:
-    """Run the command line. A user's mistake ends with one sentence and exit code 1, never a traceback."""
+    """Run the command line. Errors of the user end with a message and exit code 1, without a traceback."""
     try:
         try:
             app(sys.argv[1:] or ["serve"], prog_name="halo-weave")
         finally:
             if sys.stdout:
-                sys.stdout.flush()  # here, where a full disk can still be reported
+                sys.stdout.flush()  # now, while a full disk can still be reported
     except HaloWeaveError as error:
         fail(str(error))
     except UnicodeDecodeError as error:
-        fail(f"What was given is not {error.encoding.upper()} text. Convert it first, such as with iconv.")
+        fail(f"The input is not {error.encoding.upper()} text. Convert it first, for example with iconv.")
     except UnicodeEncodeError as error:
         fail(
             f"This cannot be written as {error.encoding}. Use a terminal with UTF-8, or PYTHONIOENCODING=utf-8."
@@ -57,6 +57,6 @@ def fail(sentence: str) -> NoReturn:
 
 
 def _drop_output() -> None:
-    """Send the rest of the output nowhere; otherwise Python tries to write it once more when it ends, and complains."""
+    """Discard the rest of the output. Otherwise Python tries to write it again at exit, and reports an error."""
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

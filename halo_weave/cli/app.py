@@ -37,8 +37,8 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"halo-weave {__version__}")
         raise typer.Exit
 
@@ -54,8 +54,8 @@ def root(
 
 
 log = logging.getLogger(__name__)
-SMALLEST_CONTEXT = 1024  # the system prompt with its tools, a reply, and some words
-ProgressReport = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+SMALLEST_CONTEXT = 1024  # enough for the system prompt with tools, a short message and a reply
+ProgressReport = Callable[[str, int, int], None]  # the current step, the amount done, the total amount
 
 Data = Annotated[
     Path | None,
@@ -156,10 +156,10 @@ _SYSTEM: dict[str, Any] = {  # the options of every command that opens a model, 
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give the command the options of the system, as one value: its argument `options`."""
+    """Add the options that open a model to a command. It gets them as one value, its argument `options`."""
     own = inspect.signature(command, eval_str=True).parameters.values()
     kinds = dict(_SYSTEM)
-    if "key" not in (one.name for one in own):  # the name is free unless another key is meant
+    if "key" not in (parameter.name for parameter in own):  # the command has no other --key
         kinds["engine_key"] = Annotated[
             str | None,
             typer.Option("--engine-key", "--key", help="API key of the engine's server."),
@@ -168,15 +168,18 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
         for name, kind in kinds.items()
     ]
-    taken = [*(one.replace(kind=one.KEYWORD_ONLY) for one in own if one.name != "options"), *system]
+    parameters = [
+        *(parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own if parameter.name != "options"),
+        *system,
+    ]
 
-    def run(**given: Any) -> None:
-        chosen = {name: given.pop(name) for name in _SYSTEM}
-        command(options=options_of(read_config(), **chosen), **given)
+    def run(**values: Any) -> None:
+        chosen = {name: values.pop(name) for name in _SYSTEM}
+        command(options=options_of(read_config(), **chosen), **values)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {one.name: one.annotation for one in taken}
-    run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
 
 
@@ -195,18 +198,18 @@ def _with_store(command: Callable[..., None]) -> Callable[..., None]:
     if "data" not in own:
         return command
     option = inspect.Parameter("store", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=StorePlace)
-    taken = [*(one.replace(kind=one.KEYWORD_ONLY) for one in own.values()), option]
+    parameters = [*(parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own.values()), option]
 
-    def run(*, store: str | None, **given: Any) -> None:
-        before = _named_store.set(store)
+    def run(*, store: str | None, **values: Any) -> None:
+        token = _named_store.set(store)
         try:
-            command(**given)
+            command(**values)
         finally:
-            _named_store.reset(before)
+            _named_store.reset(token)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
-    run.__annotations__ = {one.name: one.annotation for one in taken}
-    run.__signature__ = inspect.Signature(taken)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return run
 
 
@@ -224,14 +227,14 @@ def options_of(
     shadow_model: str | None = None,
     **numbers: int | None,
 ) -> Options:
-    """Options of the command line, else as configured."""
+    """The options of the command line; where they are missing, those of the configuration."""
     folder = folder_of(config, data)
     remembered = None
     if not (model or os.environ.get("HALO_WEAVE_MODEL")):
         remembered = remembered_model(folder)  # more recent than the config file
     model = model or (None if remembered else text_of(config, "model") or None)
     if model:
-        find_model(model)  # a wrong name is an error at once
+        find_model(model)  # refuses an unknown name at once
     engine = engine or text_of(config, "engine") or "llama"
     if engine not in ENGINES:
         raise BadSetting(f"engine is {engine!r}; use one of {', '.join(ENGINES)}.")
@@ -263,7 +266,7 @@ def options_of(
 
 
 def announce_default_model(options: Options, console: Console) -> None:
-    """Say which model is used if none was named, and how to choose another."""
+    """If no model was named, print which one is used and how to choose another."""
     if options.engine != "llama" or options.model is not None:
         return
     if options.remembered:
@@ -280,27 +283,27 @@ def embedder_of(config: Mapping[str, Any], named: str | None, folder: Path) -> P
 
     A missing file is downloaded, unless it was only chosen earlier.
     """
-    wanted, chosen = named or text_of(config, "embedder"), None
-    if not (named or os.environ.get("HALO_WEAVE_EMBEDDER")) and wanted != "off":
+    name, chosen = named or text_of(config, "embedder"), None
+    if not (named or os.environ.get("HALO_WEAVE_EMBEDDER")) and name != "off":
         chosen = remembered_embedder(folder)
     if chosen and chosen != "minilm":
         with suppress(HaloWeaveError):
             if file := local_path(find_model(chosen)):
                 return file
-        log.warning("The embedder %s was chosen for this memory and is not here any more.", chosen)
-    if chosen or wanted in ("", "minilm"):
+        log.warning("The embedder %s was chosen for this memory, and its file is missing.", chosen)
+    if chosen or name in ("", "minilm"):
         return None
-    if wanted == "off":
+    if name == "off":
         return "off"
-    path = Path(wanted).expanduser()
-    if len(path.parts) > 1 and not wanted.startswith(SCHEME):
+    path = Path(name).expanduser()
+    if len(path.parts) > 1 and not name.startswith(SCHEME):
         return named_embedder(path)
-    with progress_bar() as telling:
-        return resolve(wanted, telling)
+    with progress_bar() as report:
+        return resolve(name, report)
 
 
 def folder_of(config: Mapping[str, Any], named: Path | None) -> Path:
-    """The data folder, with the memory unless that has an address."""
+    """The data folder. It contains the memory, unless --store names an address."""
     place = named or text_of(config, "data")
     return data_folder(Path(place).expanduser() if place else None)
 
@@ -325,9 +328,9 @@ def progress_bar(*others: ProgressReport, counts: bool = False) -> Iterator[Prog
     with Progress(*columns, *numbers, TimeRemainingColumn(), console=console, transient=True) as bars:
         task = bars.add_task("Starting", total=None)
 
-        def tell(what: str, done: int, total: int) -> None:
+        def show(what: str, done: int, total: int) -> None:
             bars.update(task, description=what, completed=done, total=total or None)
             for other in others:
                 other(what, done, total)
 
-        yield tell
+        yield show

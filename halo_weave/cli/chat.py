@@ -336,8 +336,8 @@ class Chat:
         """Change the model; Ctrl-C stops loading it."""
         models = self.weave.models
         if name:
-            with progress_bar() as telling, _on_interrupt(models.stop):
-                models.change(name, telling)
+            with progress_bar() as report, _on_interrupt(models.stop):
+                models.change(name, report)
             now = models.state().info
             self.print_dim(f"Now with {now.name}.")
             if now.template_note:
@@ -429,8 +429,8 @@ def chat(
             "Standard input is closed, so nothing can be said. Run this in a terminal or with a pipe."
         )
     announce_default_model(options, Console(stderr=True, highlight=False))
-    with progress_bar() as telling:
-        weave = build_weave(options, telling)
+    with progress_bar() as report:
+        weave = build_weave(options, report)
     with contextlib.closing(weave):
         console = Console(highlight=False)
         talk = Chat(weave, first_window(weave, window), console)

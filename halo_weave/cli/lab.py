@@ -78,9 +78,9 @@ def capture(
             "tools": "off",
         }
     )
-    with progress_bar(counts=True) as telling, closing(open_engine(options, telling)) as engine:
-        calibration = calibrate_engine(options, engine, telling)
-        run_conversation(engine, calibration, settings, says, telling, folder)
+    with progress_bar(counts=True) as report, closing(open_engine(options, report)) as engine:
+        calibration = calibrate_engine(options, engine, report)
+        run_conversation(engine, calibration, settings, says, report, folder)
     Console(highlight=False).print(plain(f"Captured {with_count(len(says), 'exchange')} in {folder}."))
 
 
@@ -169,9 +169,9 @@ def models(
     for name in model:
         options = options_of(read_config(), data=data, model=name, embedder="off")
         settings = options.settings.changed({"temperature": 0.0, "tools": "off"})
-        with progress_bar(counts=True) as telling, closing(open_engine(options, telling)) as engine:
-            calibration = calibrate_engine(options, engine, telling)
-            turns = run_conversation(engine, calibration, settings, [(said, "") for said, _ in says], telling)
+        with progress_bar(counts=True) as report, closing(open_engine(options, report)) as engine:
+            calibration = calibrate_engine(options, engine, report)
+            turns = run_conversation(engine, calibration, settings, [(said, "") for said, _ in says], report)
             output[engine.info.name] = {"light": calibration.sentence, "turns": turns}
     if as_json:
         print_json(output)

@@ -45,12 +45,12 @@ Name = Annotated[
 @app.command()
 def pull(name: Name = None, as_json: Json = False) -> None:
     """Download a model and check it. Files that are complete are kept; an interrupted download continues."""
-    wanted: list[CatalogueEntry | HubReference | None] = [None, catalogue.DEFAULT_EMBEDDER]
+    requested: list[CatalogueEntry | HubReference | None] = [None, catalogue.DEFAULT_EMBEDDER]
     if name:
-        found = inventory.find_model(name)
-        if isinstance(found, Path):
-            raise BadInput(f"{found} lies on this machine already. Use it with --model.")
-        wanted = [found]
+        model = inventory.find_model(name)
+        if isinstance(model, Path):
+            raise BadInput(f"{model} is on this machine already. Use it with --model.")
+        requested = [model]
     columns = (
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -59,18 +59,18 @@ def pull(name: Name = None, as_json: Json = False) -> None:
     )
     paths = {}
     with Progress(*columns, console=Console(stderr=True)) as bars:
-        for one in wanted:
+        for entry in requested:
             bar = bars.add_task("Starting", total=None)
 
             def show(what: str, done: int, total: int, bar: Any = bar) -> None:
                 bars.update(bar, description=what, completed=done, total=total or None)
 
-            if one is None:  # as at the start: what can be had
+            if entry is None:  # the default, or its substitute, as when the server starts
                 chosen = inventory.chosen_weights(None, show)
                 paths[inventory.name_of(chosen)] = str(chosen)
             else:
-                named = one.name if isinstance(one, CatalogueEntry) else str(one)
-                paths[named] = str(inventory.pull_model(one, show))
+                key = entry.name if isinstance(entry, CatalogueEntry) else str(entry)
+                paths[key] = str(inventory.pull_model(entry, show))
     if as_json:
         typer.echo(json.dumps(paths))
     else:
@@ -83,36 +83,40 @@ def models(as_json: Json = False) -> None:
     """List models: the catalogue, those on this machine, and which fit into its memory."""
     memory = machine_memory()
     listed = inventory.listed_models(memory)
-    advised = [one.name for one in catalogue.recommended(memory)]
+    recommended = [model.name for model in catalogue.recommended(memory)]
     default = catalogue.default_model(memory, machine_cores())[0].name
     if as_json:
-        output = [asdict(one) for one in listed]
+        output = [asdict(model) for model in listed]
         typer.echo(
-            json.dumps({"memory": memory, "default": default, "models": output, "recommended": advised})
+            json.dumps({"memory": memory, "default": default, "models": output, "recommended": recommended})
         )
         return
     console = Console(highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("name", "model", "size", "memory", "fits", "where"):
         table.add_column(title, justify="right" if title in ("size", "memory") else "left", overflow="fold")
-    for one in listed:
-        needs = "" if one.needs is None else format_bytes(one.needs)
-        fits = {None: "", True: "yes", False: "no"}[one.fits]
-        table.add_row(*map(plain, (one.name, one.title, format_bytes(one.size), needs, fits, one.where)))
+    for model in listed:
+        needs = "" if model.needs is None else format_bytes(model.needs)
+        fits = {None: "", True: "yes", False: "no"}[model.fits]
+        table.add_row(
+            *map(plain, (model.name, model.title, format_bytes(model.size), needs, fits, model.where))
+        )
     console.print(table)
-    for one in listed:
-        if one.problem:
-            console.print(plain(f"{one.name}: {one.problem}", "yellow"))
-        elif one.note:
-            console.print(plain(f"{one.name}: {one.note}"))
+    for model in listed:
+        if model.problem:
+            console.print(plain(f"{model.name}: {model.problem}", "yellow"))
+        elif model.note:
+            console.print(plain(f"{model.name}: {model.note}"))
     console.print(
         plain(
             f"\nThis machine has {format_bytes(memory)} of memory; the default is {default}. "
-            "memory: weights, KV cache at the default context, and what works with them."
+            "memory: weights, KV cache at the default context length, and working memory."
         )
     )
-    if advised:
-        console.print(plain(f"Models on the hub that should fit, the largest first: {', '.join(advised)}"))
+    if recommended:
+        console.print(
+            plain(f"Models on the hub that should fit, the largest first: {', '.join(recommended)}")
+        )
     console.print(plain("Use one: halo-weave serve --model NAME. Get one: halo-weave pull NAME"))
 
 
@@ -140,8 +144,8 @@ def doctor(
         f"llama.cpp    {build.version}, {build.file}",
         f"backends     {', '.join(build.backends) or 'not told'}",
         *(
-            f"{one.kind:<13}{one.name}: {one.description}, {format_bytes(one.total)} of memory"
-            for one in build.devices
+            f"{device.kind:<13}{device.name}: {device.description}, {format_bytes(device.total)} of memory"
+            for device in build.devices
         ),
         f"processor    uses {', '.join(build.used) or 'nothing special'}",
         *([f"             has, and does not use, {', '.join(build.unused)}"] if build.unused else []),
@@ -153,9 +157,13 @@ def doctor(
         f"model        {about['title']}: {format_bytes(about['weights'])} of weights, {format_bytes(about['cache'])} of KV cache for "
         f"{about['context']:,} tokens, {format_bytes(about['needs'])} in all: {'fits' if about['fits'] else 'does not fit'}"
     )
-    lines += [f"faster       {one}" for one in build.advice]
-    if not any("GPU" in one.kind for one in build.devices):
-        lines += ["", "No GPU is used. To use one, in the environment of halo-weave:", *gpu_advice.values()]
+    lines += [f"faster       {advice}" for advice in build.advice]
+    if not any("GPU" in device.kind for device in build.devices):
+        lines += [
+            "",
+            "No GPU is used. To use one, run in the environment of halo-weave:",
+            *gpu_advice.values(),
+        ]
     for line in lines:
         Console(highlight=False).print(plain(line), soft_wrap=True)
 
@@ -164,18 +172,20 @@ def _needed_memory(
     model: Path | str | None, memory: int, context: int | None, kv_type: Any
 ) -> dict[str, Any]:
     """The memory that the chosen model will need; a catalogue model need not be downloaded for that."""
-    found = inventory.find_model(str(model)) if model else catalogue.default_model(memory, machine_cores())[0]
-    path = inventory.local_path(found)
+    chosen = (
+        inventory.find_model(str(model)) if model else catalogue.default_model(memory, machine_cores())[0]
+    )
+    path = inventory.local_path(chosen)
     if path:
         header = read_header(path)
         title = human_name(path, header)
         needs = estimate_memory(header, inventory.LocalModel("", path, "").size, context, kv_type)
         context = min(context or DEFAULT_CONTEXT, int(header.get("context_length") or 1 << 30))
-    elif isinstance(found, CatalogueEntry):
-        title, context = found.title, context or DEFAULT_CONTEXT
-        needs = MemoryEstimate(found.size, context * found.cache_bytes)
+    elif isinstance(chosen, CatalogueEntry):
+        title, context = chosen.title, context or DEFAULT_CONTEXT
+        needs = MemoryEstimate(chosen.size, context * chosen.cache_bytes)
     else:
-        raise ModelNotFound(f"{found} is not on this machine yet. Get it: halo-weave pull {found}")
+        raise ModelNotFound(f"{chosen} is not on this machine yet. Get it: halo-weave pull {chosen}")
     return {
         "title": title,
         "path": str(path) if path else None,
@@ -187,7 +197,7 @@ def _needed_memory(
     }
 
 
-cache = typer.Typer(help="The KV cache on disk, so that a model need not read the same text again.")
+cache = typer.Typer(help="The KV cache on disk, which saves prefill after a restart.")
 app.add_typer(cache, name="cache")
 
 
@@ -199,7 +209,7 @@ def status(data: Data = None, as_json: Json = False) -> None:
 
 @cache.command()
 def clear(data: Data = None, as_json: Json = False) -> None:
-    """Delete the KV cache on disk. Conversations stay; their models read them once more."""
+    """Delete the KV cache on disk. Conversations stay; their prompts are computed again once."""
     _print_use(dataclasses.asdict(clear_cache(_folder(data))), as_json, "Deleted {0} in {1} files in {2}")
 
 

@@ -11,8 +11,7 @@ import typer
 from halo_weave.chat.people import People
 from halo_weave.chat.windows import find_window
 from halo_weave.cli.app import Data, Json, app
-from halo_weave.cli.store import now, open_or_create, open_to_read
-from halo_weave.cli.store import print_json as say_json
+from halo_weave.cli.store import now, open_or_create, open_to_read, print_json
 from halo_weave.cli.terminal import plain
 from halo_weave.config import read_config, text_of
 from halo_weave.errors import BadInput
@@ -47,7 +46,7 @@ def add(name: _Name, data: Data = None, as_json: Json = False) -> None:
         first = not store.several()
         person, key = people.add(name)
     if as_json:
-        say_json({"name": person.name, "key": key})
+        print_json({"name": person.name, "key": key})
         return
     _say(f"{person.name}'s key, shown this once: {key}")
     if first and not text_of(read_config(), "key"):
@@ -58,20 +57,25 @@ def add(name: _Name, data: Data = None, as_json: Json = False) -> None:
 def people_list(data: Data = None, as_json: Json = False) -> None:
     """List the people."""
     with _opened(data, change=False) as (store, people):
-        known = people.list()
-        windows = {one.id: len(store.access_of(one.id).own) for one in known}
+        listed = people.list()
+        windows = {person.id: len(store.access_of(person.id).own) for person in listed}
     if as_json:
-        say_json(
+        print_json(
             [
-                {"name": one.name, "created": one.created, "revoked": one.revoked, "windows": windows[one.id]}
-                for one in known
+                {
+                    "name": person.name,
+                    "created": person.created,
+                    "revoked": person.revoked,
+                    "windows": windows[person.id],
+                }
+                for person in listed
             ]
         )
         return
-    for one in known:
-        state = f"revoked {one.revoked:%Y-%m-%d}" if one.revoked else f"since {one.created:%Y-%m-%d}"
-        _say(f"{one.name}  {windows[one.id]} windows  {state}")
-    if not known:
+    for person in listed:
+        state = f"revoked {person.revoked:%Y-%m-%d}" if person.revoked else f"since {person.created:%Y-%m-%d}"
+        _say(f"{person.name}  {windows[person.id]} windows  {state}")
+    if not listed:
         _say("Nobody was added: all of the memory is yours. Add someone with: halo-weave people add NAME")
 
 
@@ -93,9 +97,9 @@ def share_add(
 ) -> None:
     """Let someone read a window, or all windows of someone."""
     with _opened(data) as (store, people):
-        made = people.share(_id_of(store, window), person, writes=writes, owner=of)
-    what = f"the window {made.window_name!r}" if made.window else f"all windows of {made.owner}"
-    _say(f"{made.person} may {'read and write' if made.writes else 'read'} {what}.")
+        share = people.share(_id_of(store, window), person, writes=writes, owner=of)
+    what = f"the window {share.window_name!r}" if share.window else f"all windows of {share.owner}"
+    _say(f"{share.person} may {'read and write' if share.writes else 'read'} {what}.")
 
 
 @_share.command("remove")
@@ -114,11 +118,11 @@ def share_list(data: Data = None, as_json: Json = False) -> None:
         shares = people.shares()
     if as_json:
         names = ("owner", "window", "window_name", "person", "writes", "made")
-        say_json([{name: getattr(one, name) for name in names} for one in shares])
+        print_json([{name: getattr(share, name) for name in names} for share in shares])
         return
-    for one in shares:
-        what = f"{one.window_name} ({one.window})" if one.window else "everything"
-        _say(f"{one.owner} -> {one.person}: {what}, to {'write' if one.writes else 'read'}")
+    for share in shares:
+        what = f"{share.window_name} ({share.window})" if share.window else "everything"
+        _say(f"{share.owner} -> {share.person}: {what}, to {'write' if share.writes else 'read'}")
     if not shares:
         _say("Nothing is shared.")
 

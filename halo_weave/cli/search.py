@@ -102,10 +102,10 @@ def search(
             only = only.with_tag(tag_filter(store, [tag]))
         snapshot_path = index_snapshot_file(folder_of(read_config(), data))
         with open_search(store, embedder, snapshot_path=snapshot_path) as recall:
-            told: dict[str, Any] = {}
+            budget_json: dict[str, Any] = {}
             if budget is None:
                 settings = _settings(store, window)
-                found = recall.search(
+                hits = recall.search(
                     words,
                     window=window,
                     limit=limit,
@@ -113,12 +113,12 @@ def search(
                     user_weight=settings.user_weight,
                     only=only,
                 )
-                scored = {hit.key: hit for hit in found if is_related_hit(hit)}
+                scored = {hit.key: hit for hit in hits if is_related_hit(hit)}
                 shown = dict.fromkeys(scored, "")
             else:
                 scored, plan = _would_resurrect(store, recall, words, budget, window, only)
-                told = {"budget": budget, "cost": plan.cost}
-                shown = {waking.key: str(waking.reason) for waking in plan.chunks}
+                budget_json = {"budget": budget, "cost": plan.cost}
+                shown = {planned.key: str(planned.reason) for planned in plan.chunks}
             status = recall.status()
         records = {record.key: record for record in store.chunks_by_key(shown)}
         tags = store.chunk_tags(shown)
@@ -129,27 +129,30 @@ def search(
         if (record := records.get(key))
     ]
     if as_json:
-        print_json({"query": words, **told, "embedder": status["state"], "hits": shown_hits})
+        print_json({"query": words, **budget_json, "embedder": status["state"], "hits": shown_hits})
         return
     if status["sentence"]:
         typer.echo(status["sentence"], err=True)
     if not shown_hits:
         typer.echo("Nothing was found.")
     console = Console()
-    for one in shown_hits:
-        said = datetime.fromisoformat(one["said"]).astimezone()
-        head = plain(f"{one['key']}  {one['speaker']}  {said:%Y-%m-%d %H:%M}  {one['window_name']}", "bold")
-        if one["similarity"] is not None:
-            parts = ", ".join(f"{name} {value:.2f}" for name, value in one["parts"].items())
-            head.append(f"  {one['similarity']:.2f} ({parts})", style="dim")
-        if one["tags"]:
-            head.append(f"  {', '.join(one['tags'])}", style="italic")
-        if one["part"] not in ("", "hit"):
-            head.append(f"  {one['part']}", style="dim")
+    for shown_hit in shown_hits:
+        said = datetime.fromisoformat(shown_hit["said"]).astimezone()
+        head = plain(
+            f"{shown_hit['key']}  {shown_hit['speaker']}  {said:%Y-%m-%d %H:%M}  {shown_hit['window_name']}",
+            "bold",
+        )
+        if shown_hit["similarity"] is not None:
+            parts = ", ".join(f"{name} {value:.2f}" for name, value in shown_hit["parts"].items())
+            head.append(f"  {shown_hit['similarity']:.2f} ({parts})", style="dim")
+        if shown_hit["tags"]:
+            head.append(f"  {', '.join(shown_hit['tags'])}", style="italic")
+        if shown_hit["part"] not in ("", "hit"):
+            head.append(f"  {shown_hit['part']}", style="dim")
         console.print(head)
-        console.print(plain(one["text"]))
+        console.print(plain(shown_hit["text"]))
     if budget is not None:
-        typer.echo(f"{told['cost']} of {with_count(budget, 'token')}", err=True)
+        typer.echo(f"{budget_json['cost']} of {with_count(budget, 'token')}", err=True)
 
 
 def _settings(store: SqlStore, window: str | None) -> Settings:
@@ -164,7 +167,7 @@ def _would_resurrect(
     """Plan recall as in a turn: by the stored settings, and only hits that are similar enough. In a window, live chunks
     are left out."""
     record = store.window(window) if window else None
-    hits, plan, _ = search_and_plan_recall(
+    hits, plan, *_ = search_and_plan_recall(
         words,
         budget,
         _settings(store, window),
@@ -212,11 +215,10 @@ def tag(
     with open_to_read(data) if tags is None else open_to_change(data) as store:
         store.chunk(chunk)
         if tags is not None:
-            given = checked_tags([one for one in tags.split(",") if one.strip()])
-            store.tag_chunk(chunk, given, now=now())
-        found = store.chunk_tags([chunk]).get(chunk, ())
-    has = f"tagged {', '.join(found)}" if found else "no tags"
-    print_result(as_json, {"key": str(chunk), "tags": list(found)}, f"{chunk}: {has}")
+            store.tag_chunk(chunk, checked_tags([tag for tag in tags.split(",") if tag.strip()]), now=now())
+        stored = store.chunk_tags([chunk]).get(chunk, ())
+    has = f"tagged {', '.join(stored)}" if stored else "no tags"
+    print_result(as_json, {"key": str(chunk), "tags": list(stored)}, f"{chunk}: {has}")
 
 
 @app.command()
@@ -247,25 +249,25 @@ def reindex(data: Data = None, embedder: EmbedderFile = None, as_json: Json = Fa
 def calibrate(data: Data = None, model: Model = None, as_json: Json = False) -> None:
     """Recalibrate the model's retrieval heads."""
     options = options_of(read_config(), data=data, model=model, embedder="off")
-    with progress_bar() as telling, closing(open_engine(options, telling)) as engine:
-        found, name = calibrate_engine(options, engine, telling, force=True), engine.info.name
+    with progress_bar() as report, closing(open_engine(options, report)) as engine:
+        calibration, name = calibrate_engine(options, engine, report, force=True), engine.info.name
     if as_json:
-        heads = [one._asdict() for one in found.heads]
-        print_json({"model": name, "message": found.sentence, "heads": heads})
+        heads = [head._asdict() for head in calibration.heads]
+        print_json({"model": name, "message": calibration.sentence, "heads": heads})
         return
     console = Console(highlight=False)
-    console.print(plain(f"{name}: {found.sentence}"))
-    if found.heads:
+    console.print(plain(f"{name}: {calibration.sentence}"))
+    if calibration.heads:
         table = Table(box=SIMPLE)
         for title in ("layer", "head", "copying", "needles", "weight"):
             table.add_column(title, justify="right")
-        for one in found.heads:
+        for head in calibration.heads:
             table.add_row(
-                str(one.layer),
-                str(one.head),
-                f"{one.copying:.2f}",
-                f"{one.needles:.2f}",
-                f"{one.weight:.2f}",
+                str(head.layer),
+                str(head.head),
+                f"{head.copying:.2f}",
+                f"{head.needles:.2f}",
+                f"{head.weight:.2f}",
             )
         console.print(table)
 
@@ -286,7 +288,7 @@ def why(
             one.key: one for one in store.chunks_by_key([one.key for one in use.chunks] if use else [])
         }
     if as_json:
-        took = [{"key": str(one.key), "share": one.share} for one in use.chunks] if use else []
+        shares = [{"key": str(source.key), "share": source.share} for source in use.chunks] if use else []
         print_json(
             {
                 "key": str(record.key),
@@ -296,14 +298,14 @@ def why(
                 "said": record.said,
                 "history": [
                     {
-                        **to_json(one),
-                        "key": str(one.key),
-                        "event": PUBLIC_EVENT_KINDS.get(one.event, one.event),
+                        **to_json(event),
+                        "key": str(event.key),
+                        "event": PUBLIC_EVENT_KINDS.get(event.event, event.event),
                     }
-                    for one in history
+                    for event in history
                 ],
-                "used_by": [{**to_json(one), "turn_id": str(one.turn_id)} for one in uses],
-                "attribution": {"chunks": took, "nothing": use.nothing} if use else None,
+                "used_by": [{**to_json(used), "turn_id": str(used.turn_id)} for used in uses],
+                "attribution": {"chunks": shares, "nothing": use.nothing} if use else None,
             }
         )
         return
@@ -323,9 +325,9 @@ def why(
                 f"{event.happened.astimezone():%Y-%m-%d %H:%M}  {PUBLIC_EVENT_KINDS.get(event.event, event.event)}{where}  {reason}".rstrip()
             )
         )
-    for one in uses:
-        where = names.get(one.window, "")
-        console.print(plain(f"{one.share:4.0%} of the reply in turn {one.turn_id}, {where}, came from it."))
+    for used in uses:
+        where = names.get(used.window, "")
+        console.print(plain(f"{used.share:4.0%} of the reply in turn {used.turn_id}, {where}, came from it."))
     if use:
         console.print(plain("Its reply took:", "bold"))
         for source in use.chunks:

@@ -74,7 +74,7 @@ def serve(
     log: _Log = "text",
 ) -> None:
     """Serve the page and the API on http://127.0.0.1:4256. The default command."""
-    # Here, since the web framework takes longer to import than most other commands take to run.
+    # Imported here because the web framework takes longer to import than most other commands take to run.
     from halo_weave.server.http_server import Server, bind, policy_for
     from halo_weave.server.logs import configure_logging
     from halo_weave.server.service import Service
@@ -85,20 +85,20 @@ def serve(
     names = (*(allow_host or ()), *texts_of(config, "allow_host"))
     origins = (*(origin or ()), *texts_of(config, "origin"))
     configured = whole_of(config, "port", 0, 65_535)
-    wanted = next(one for one in (port, configured, PORT) if one is not None)
-    policy_for(host, wanted, key=key, names=names, origins=origins)  # before anything is opened
-    listener = bind(host, wanted)
-    taken = listener.getsockname()[1]
+    requested_port = next(number for number in (port, configured, PORT) if number is not None)
+    policy_for(host, requested_port, key=key, names=names, origins=origins)  # before anything is opened
+    listener = bind(host, requested_port)
+    bound_port = listener.getsockname()[1]
     configure_logging(log)
     service = Service(lambda _: build_weave_without_model(options, progress_bar))
-    policy = policy_for(host, taken, key=key, names=names, origins=origins)
+    policy = policy_for(host, bound_port, key=key, names=names, origins=origins)
     server = Server(service, policy, mcp_writes=allow_writes)
-    address = f"http://[{host}]:{taken}" if ":" in host else f"http://{host}:{taken}"
+    address = f"http://[{host}]:{bound_port}" if ":" in host else f"http://{host}:{bound_port}"
     mark_server_running(options.data, address.replace("0.0.0.0", "127.0.0.1").replace("[::]", "[::1]"))
     console = Console(stderr=True, highlight=False)
     console.print(plain(f"Halo Weave is at {address} (Ctrl-C ends it)"))
     announce_default_model(options, console)
-    Thread(target=_attend, args=(service, server, options, console), name="start", daemon=True).start()
+    Thread(target=_report_start, args=(service, server, options, console), name="start", daemon=True).start()
     if open_page:
         webbrowser.open(address)
     server.run([listener])
@@ -106,7 +106,7 @@ def serve(
         raise service.failure
 
 
-def _attend(service: Service, server: Server, options: Options, console: Console) -> None:
+def _report_start(service: Service, server: Server, options: Options, console: Console) -> None:
     """Wait until the system is built, and report a failure. A --model that cannot be used ends the server."""
     service.begin().join()
     if service.failure is None:
@@ -125,7 +125,7 @@ _AllowMcpWrites = Annotated[
     ),
 ]
 _OwnKey = Annotated[str | None, typer.Option("--key", help="Key of the running server, if it has one.")]
-_PATIENCE = 3.0  # seconds for a running server to answer
+_STATUS_TIMEOUT = 3.0  # seconds for a running server to answer
 
 
 @app.command()
@@ -133,9 +133,9 @@ _PATIENCE = 3.0  # seconds for a running server to answer
 def mcp(options: Options, allow_writes: _AllowMcpWrites = False, key: _OwnKey = None) -> None:
     """Serve the memory to an MCP host over standard input and output. No chat model is loaded.
 
-    If `halo-weave serve` runs on the same data folder, it does the work; else the memory is opened here.
+    If `halo-weave serve` is running on the same data folder, requests are forwarded to it; else this process opens the memory.
     """
-    # Here, since it takes a second to import.
+    # Imported here because this takes a second.
     from halo_weave.server.mcp.tools import proxy_stdio, serve_stdio
 
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
@@ -154,6 +154,6 @@ def mcp(options: Options, allow_writes: _AllowMcpWrites = False, key: _OwnKey = 
 def _responds(address: str, key: str) -> bool:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        return httpx.get(f"{address}/api/status", headers=headers, timeout=_PATIENCE).status_code == 200
+        return httpx.get(f"{address}/api/status", headers=headers, timeout=_STATUS_TIMEOUT).status_code == 200
     except httpx.HTTPError:
         return False

@@ -87,13 +87,13 @@ def _print_written(as_json: bool, target: Path, done: str) -> None:
 @contextmanager
 def counted_progress(title: str) -> Iterator[Callable[[int, int], None]]:
     """A progress bar on the error stream; a total of 0 means unknown."""
-    with progress_bar(counts=True) as tell:
-        tell(title, 0, 0)
-        yield lambda done, total: tell(title, done, total)
+    with progress_bar(counts=True) as report:
+        report(title, 0, 0)
+        yield lambda done, total: report(title, done, total)
 
 
 def _moment_of(text: str | None, option: str) -> datetime | None:
-    """A date or a time; without a zone, in the computer's own."""
+    """A date or time; without a time zone it is local time."""
     if text is None:
         return None
     try:
@@ -155,21 +155,21 @@ def windows(
             if (archived or not window.archived) and (tag is None or tag in window.tags)
         ]
         listed.sort(key=lambda window: not window.pinned)
-        found = [store.window_stats(window.id) for window in listed]
+        stats = [store.window_stats(window.id) for window in listed]
     if as_json:
         print_json(
             {
                 "windows": [
-                    {**to_json(item.window), **to_json(item), "window": item.window.id} for item in found
+                    {**to_json(item.window), **to_json(item), "window": item.window.id} for item in stats
                 ]
             }
         )
         return
     table = Table(box=SIMPLE)
-    tagged = any(item.window.tags for item in found)
+    tagged = any(item.window.tags for item in stats)
     for heading in ("id", "name", *(["tags"] if tagged else []), "live", "asleep", "said", "created"):
         table.add_column(heading, no_wrap=heading == "id")
-    for item in found:
+    for item in stats:
         table.add_row(
             item.window.id,
             plain(_marked(item.window)),
@@ -183,10 +183,10 @@ def windows(
 
 
 def _marked(window: WindowRecord) -> str:
-    """A window's name with its marks: pinned, archived, private."""
+    """A window's name with its marks: pinned, archived, deleted."""
     marks = {"pinned": window.pinned, "archived": window.archived, "deleted": window.deleted}
-    told = [mark for mark, holds in marks.items() if holds]
-    return f"{window.name} ({', '.join(told)})" if told else window.name
+    shown = [mark for mark, applies in marks.items() if applies]
+    return f"{window.name} ({', '.join(shown)})" if shown else window.name
 
 
 @app.command()
@@ -208,18 +208,18 @@ def window(
 ) -> None:
     """Change a window's tags, pin, archive and name. Without options: show them."""
     with open_to_change(data) as store:
-        found = find_window(store.windows(), name)
+        record = find_window(store.windows(), name)
         if (tags, pin, archive, rename) != (None, None, None, None):
-            found = store.change_window(
-                found.id,
+            record = store.change_window(
+                record.id,
                 name=None if rename is None else window_name(rename),
-                tags=None if tags is None else checked_tags([one for one in tags.split(",") if one.strip()]),
+                tags=None if tags is None else checked_tags([tag for tag in tags.split(",") if tag.strip()]),
                 pinned=pin,
                 archived=archive,
                 now=now(),
             )
-    tagged = f", tagged {', '.join(found.tags)}" if found.tags else ""
-    print_result(as_json, found, f"{found.id}: {_marked(found)}{tagged}")
+    tagged = f", tagged {', '.join(record.tags)}" if record.tags else ""
+    print_result(as_json, record, f"{record.id}: {_marked(record)}{tagged}")
 
 
 @app.command("export")
@@ -429,9 +429,9 @@ def _sync_memory(
     """
     with open_or_create(data) as store:
         result = store.sync(folder.expanduser(), now=now())
-    told = f"Sent {with_count(result.sent, 'turn or change', 'turns and changes')}"
-    came = f"received {with_count(result.turns, 'turn')} and {with_count(result.changes, 'change')}"
-    lines = [f"{told}, {came}."]
+    sent = f"Sent {with_count(result.sent, 'turn or change', 'turns and changes')}"
+    received = f"received {with_count(result.turns, 'turn')} and {with_count(result.changes, 'change')}"
+    lines = [f"{sent}, {received}."]
     if result.waiting:
         files = with_count(result.waiting, "file")
         lines.append(

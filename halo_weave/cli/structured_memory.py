@@ -136,8 +136,8 @@ def _inject_memory(
     as_json: Json = False,
 ) -> None:
     """Resurrect the chunks that explain an entry in a window. The dimmest chunks are pruned to make room."""
-    with progress_bar() as telling:
-        weave = build_weave(options_of(read_config(), data=data, model=model, embedder="off"), telling)
+    with progress_bar() as report:
+        weave = build_weave(options_of(read_config(), data=data, model=model, embedder="off"), report)
     with closing(weave):
         done = weave.memory_tools.inject(weave.windows.find(window).id, path)
     resurrected, pruned = done.resurrected, done.pruned

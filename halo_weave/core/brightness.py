@@ -62,7 +62,7 @@ class Capture:
         if len(set(pairs)) != len(pairs):
             raise BadInput("A layer and head was chosen twice to read attention from.")
         if not set(self.raw_pairs or ()) <= set(pairs):
-            raise BadInput("Rows were asked for of a layer and head that was not chosen.")
+            raise BadInput("`raw_pairs` names a layer and head that was not chosen.")
         return pairs
 
     def chosen_raw(self, layers: int, heads: int) -> list[tuple[int, int]]:
@@ -94,7 +94,7 @@ class AttentionRow:
     aside: int = 0  # how many frame and system tokens there are
     aside_peak: float = 0.0  # the largest single share among them
     first: float | None = None  # the share of the context's first token, if that is a frame or system token
-    raw: Floats | None = None  # (pairs, live tokens) as `Capture.chosen_raw` orders them; when asked for
+    raw: Floats | None = None  # (pairs, live tokens) as `Capture.chosen_raw` orders them; None: not captured
 
     def fault(self, live: int) -> RowFault | None:
         """Why the row cannot be used for a window of `live` tokens; None: it can."""

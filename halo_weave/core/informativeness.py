@@ -128,19 +128,52 @@ def _asks(sentence: str) -> bool:
     return bool(_QUESTION_MARK.search(sentence) or _QUESTION.search(sentence) or _REQUEST.search(sentence))
 
 
+# "How do I …?" and "Can you write me …?" are asked by everybody; they say nothing about their author.
+_IMPERSONAL = re.compile(
+    r"""\bhow\s+(?:do|can|could|should|would)\s+(?:i|we)\b | \b(?:write|give|tell|show|make|send|explain|suggest|recommend|teach|help)\s+(?:me|us)\b
+    | \bwie\s+(?:kann|soll|mache|muss)\s+(?:ich|man)\b | \b(?:gib|schreib\w*|zeig\w*|erklär\w*|nenn\w*|sag\w*|hilf)\s+(?:mir|uns)\b
+    | \b(?:écris|donne|explique|dis|montre|aide)-(?:moi|nous)\b | \bcomment\s+(?:puis-je|je\s+peux)\b
+    | \b(?:escríbe|da|di|explíca|muéstra)me\b | \bcómo\s+puedo\b | \bкак\s+мне\b | \b(?:напиши|дай|скажи|объясни|покажи)\s+мне\b""",
+    re.I | re.X,
+)
 _FIRST_PERSON = re.compile(
     r"""\b(?:my|mine|our|ours|me|us|we)\b
-    | \b(?:did|have|had|do|am|was|should|can|will|would)\s+i\b | \bi(?:['’](?:ve|m|d)|\s+(?:have|had|was|am|told|said|mentioned))\b
-    | \b(?:mein\w*|unser\w*|mir|mich|uns|wir)\b | \b(?:habe|hatte|bin|war|soll|kann)\s+ich\b
+    | \b(?:did|have|had|do|am|was|should|must|can|will|would)\s+i\b | \bi(?:['’](?:ve|m|d)|\s+(?:have|had|was|am|told|said|mentioned))\b
+    | \b(?:mein\w*|unser\w*|mir|mich|uns|wir)\b | \b(?:habe|hatte|bin|war|soll|muss|kann)\s+ich\b
     | \b(?:mon|ma|mes|notre|nos|nous)\b | \bj['’]ai\b | \b(?:mi|mis|nuestr[oa]s?|nos)\b
     | \b(?:мо[йяёи]|мо(?:его|ему|ей|ю|их|им)|мне|меня|нас|нам|наш\w*)\b | 私|僕|俺|我们?|咱""",
+    re.I | re.X,
+)
+# What anybody could ask, and an encyclopedia or a good writer could answer.
+_GENERAL = re.compile(
+    r"""^\W*(?:(?:so|and|but|hey|hi|ok|okay|well|please|also|now|then)\W+)*(?:
+      how\s+(?:do|can|could|should|would|to|often|long)\b(?!.*\b(?:my|our|did)\b)
+    | what(?:['’]s|\s+is|\s+are|\s+does|\s+do)\s+(?:an?\b|the\s+(?:difference|capital|meaning|best|worst|point|purpose|word|formula|plural|opposite)\b|\S+\s+(?:mean|stand\s+for)\b)
+    | who\s+(?:invented|wrote|discovered|painted|composed|built)\b(?!.*\b(?:my|our)\b)
+    | why\s+(?:is|are|do|does|did|can)\b(?!.*\b(?:my|our|i|we)\b)
+    | (?:can|do|does|are|is|could)\s+(?!(?:i|you|we|they|he|she|it|my|our|his|her|their|your|the|this|that|these|those|there)\b)(?-i:[a-z]\w*(?:\s+[^A-Z\s]\S*)*)\?
+    | (?:(?:can|could|would)\s+you\s+(?:please\s+)?)?(?:write|translate|explain|summari[sz]e|give\s+(?:me|us)|tell\s+me\s+an?|make\s+(?:me|us)|suggest|list|describe|define|convert|calculate|recommend)\b(?!.*\b(?:my|our|i|we)\b)
+    | any\s+(?:tips|ideas?|advice|suggestions?|recommendations?)\b(?!.*\b(?:my|our)\b)
+    | wie\s+(?:kann|soll|macht|funktioniert|geht)\b(?!.*\b(?:mein|unser)) | was\s+(?:ist|sind|heißt|bedeutet)\s+(?:eine?\b|der\s+unterschied)
+    | (?:schreib|übersetze?|erkläre?|gib|nenne?)\b(?!.*\b(?:mein|unser))
+    | comment\s+(?:faire|on|puis-je)\b | qu['’]est-ce\s+qu['’](?:un|une|on)\b | (?:écris|traduis|explique|donne)\b
+    | cómo\s+(?:se|puedo|hago)\b | qué\s+(?:es|son)\s+(?:una?|la\s+diferencia)\b | (?:escribe|traduce|explica|dame)\b
+    | как\s+(?:сделать|можно|мне)\b | что\s+такое\b | (?:напиши|переведи|объясни)\b
+    )""",
     re.I | re.X,
 )
 
 
 def is_first_person(text: str) -> bool:
     """Whether a message is about its author or both parties: "my sister", "did I", "we"."""
-    return bool(_FIRST_PERSON.search(text))
+    return bool(_FIRST_PERSON.search(_IMPERSONAL.sub(" ", text)))
+
+
+def is_general_request(text: str) -> bool:
+    """Whether a message asks for something that anybody could ask: "How do I boil an egg?", "Write a haiku"."""
+    sentences = [sentence for sentence, _ in _sentences(text)]
+    asking = [sentence for sentence in sentences if _asks(sentence) or _GENERAL.search(sentence)]
+    return bool(asking) and all(_GENERAL.search(sentence.strip()) for sentence in asking)
 
 
 def asks_about_the_past(text: str) -> bool:

@@ -38,7 +38,9 @@ from halo_weave.settings import Settings
 
 KINDS = {1: "several pieces", 2: "temporal", 3: "open-domain", 4: "single-hop"}
 EVIDENCE = re.compile(r"D:?(\d+):(\d+)")
-PACE = timedelta(seconds=30)  # minutes between turns: the files only have the time of the first
+PACE = timedelta(
+    seconds=30
+)  # assumed time between turns: the files only have the time of a session's first turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +67,17 @@ class DialogueQuestion:
 class Dialogue:
     name: str
     turns: tuple[DialogueTurn, ...]
-    asked: tuple[DialogueQuestion, ...]
+    questions: tuple[DialogueQuestion, ...]
 
 
-def read_dialogues(folder: Path, most: int | None = None, *, captions: bool = False) -> list[Dialogue]:
+def read_dialogues(folder: Path, limit: int | None = None, *, captions: bool = False) -> list[Dialogue]:
     """The conversations in a folder, by name."""
-    found = sorted(folder.glob("*.json"))[:most]
-    if not found:
+    paths = sorted(folder.glob("*.json"))[:limit]
+    if not paths:
         raise BadInput(
-            f"There are no conversations in {folder}. Name a folder with files in the form of LoCoMo."
+            f"There are no conversations in {folder}. Name a folder with files in the format of LoCoMo."
         )
-    return [read_dialogue(path, captions=captions) for path in found]
+    return [read_dialogue(path, captions=captions) for path in paths]
 
 
 def read_dialogue(path: Path, *, captions: bool = False) -> Dialogue:
@@ -84,9 +86,9 @@ def read_dialogue(path: Path, *, captions: bool = False) -> Dialogue:
     `captions`: include captions of shared pictures. They were not said, but some answers are only there.
     """
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
         turns: list[DialogueTurn] = []
-        for session in held["sessions"]:
+        for session in content["sessions"]:
             begun = datetime.strptime(session["date_time"], "%I:%M %p on %d %B, %Y").replace(tzinfo=UTC)
             spoken = [turn for turn in session["turns"] if turn["text"].strip()]
             for i, (speaker, group) in enumerate(groupby(spoken, key=lambda turn: turn["speaker"])):
@@ -94,20 +96,22 @@ def read_dialogue(path: Path, *, captions: bool = False) -> Dialogue:
                 turns.append(
                     DialogueTurn(
                         frozenset(turn["dia_id"] for turn in parts),
-                        Role.USER if speaker == held["speakers"][0] else Role.ASSISTANT,
+                        Role.USER if speaker == content["speakers"][0] else Role.ASSISTANT,
                         f"{speaker}: " + " ".join(_words(turn, captions) for turn in parts),
                         begun + i * PACE,
                     )
                 )
-        asked = tuple(
-            DialogueQuestion(one["question"], str(one["answer"]), KINDS[one["category"]], frozenset(found))
-            for one in held["qa"]
-            if one["category"] in KINDS and "answer" in one
-            if (found := [f"D{a}:{b}" for text in one["evidence"] for a, b in EVIDENCE.findall(text)])
+        questions = tuple(
+            DialogueQuestion(
+                entry["question"], str(entry["answer"]), KINDS[entry["category"]], frozenset(ids)
+            )
+            for entry in content["qa"]
+            if entry["category"] in KINDS and "answer" in entry
+            if (ids := [f"D{a}:{b}" for text in entry["evidence"] for a, b in EVIDENCE.findall(text)])
         )
     except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
-        raise BadInput(f"{path} is no conversation in the form of LoCoMo: {error!r}.") from None
-    return Dialogue(path.stem, tuple(turns), asked)
+        raise BadInput(f"{path} is not a conversation in the format of LoCoMo: {error!r}.") from None
+    return Dialogue(path.stem, tuple(turns), questions)
 
 
 def _words(turn: Mapping[str, str], captions: bool) -> str:
@@ -117,20 +121,20 @@ def _words(turn: Mapping[str, str], captions: bool) -> str:
 
 def exchanges_of(turns: Sequence[DialogueTurn]) -> Iterator[tuple[DialogueTurn, DialogueTurn]]:
     """Messages of the user with their replies; a message without a reply, such as the last one of a day, is left out."""
-    for one, other in pairwise(turns):
-        if one.role is Role.USER and other.role is Role.ASSISTANT:
-            yield one, other
+    for turn, following in pairwise(turns):
+        if turn.role is Role.USER and following.role is Role.ASSISTANT:
+            yield turn, following
 
 
 GREEDY = Sampling(temperature=0.0, max_new_tokens=1)
 
 
 def read_given_reply(
-    engine: Engine, window: str, prompt: Prompt, reply: Tokens, capture: Capture | None, **how: Any
+    engine: Engine, window: str, prompt: Prompt, reply: Tokens, capture: Capture | None, **options: Any
 ) -> Iterator[GenerationEvent]:
     """The events of the engine as if it had generated these tokens."""
     first: AttentionRow | None = None
-    for event in engine.generate(window, prompt, GREEDY, capture, **how):
+    for event in engine.generate(window, prompt, GREEDY, capture, **options):
         if isinstance(event, Step):
             first = event.row
         elif not isinstance(event, GenerationEnd):
@@ -143,8 +147,8 @@ def read_given_reply(
     )
     rows: list[AttentionRow | None] = [first]
     surprisal = np.full(len(reply), np.nan, np.float32)
-    wanted = replace(capture, reply=False, reading=capture.reply) if capture else None
-    for event in engine.generate(window, whole, GREEDY, wanted, **how):
+    prompt_capture = replace(capture, reply=False, reading=capture.reply) if capture else None
+    for event in engine.generate(window, whole, GREEDY, prompt_capture, **options):
         if isinstance(event, PrefillResult):
             rows += event.rows
             surprisal = surprisal if event.surprisal is None else event.surprisal
@@ -155,7 +159,7 @@ def read_given_reply(
 
 
 class GivenReplyEngine:
-    """An engine whose replies are given. Everything else is done by the wrapped engine."""
+    """Wraps an engine and replaces its replies by given ones."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -174,10 +178,10 @@ class GivenReplyEngine:
         mode: Literal["splice", "exact"] = "splice",
         stopped: Callable[[], bool] = lambda: False,
     ) -> Iterator[GenerationEvent]:
-        how: dict[str, Any] = {"mode": mode, "stopped": stopped}
+        options: dict[str, Any] = {"mode": mode, "stopped": stopped}
         if self.reply is None:
-            return self._engine.generate(window, prompt, sampling, capture, **how)
-        return read_given_reply(self._engine, window, prompt, self.reply, capture, **how)
+            return self._engine.generate(window, prompt, sampling, capture, **options)
+        return read_given_reply(self._engine, window, prompt, self.reply, capture, **options)
 
     def close(self) -> None:
         """Does nothing: the caller owns the engine."""
@@ -193,7 +197,7 @@ def read_messages(path: Path) -> list[tuple[str, str]]:
         return [(user.text, reply.text) for user, reply in exchanges_of(read_dialogue(path).turns)]
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     if not any(lines):
-        raise BadInput(f"There is nothing to say in {path}.")
+        raise BadInput(f"There are no messages in {path}.")
     return [(line, "") for line in lines if line]
 
 
@@ -201,12 +205,12 @@ def run_conversation(
     engine: Engine,
     calibration: Calibration,
     settings: Settings,
-    says: Messages,
+    messages: Messages,
     progress: Progress,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run a conversation in a temporary memory, captured if there is a folder. Returns the records of its turns."""
-    forced, place = GivenReplyEngine(engine), folder
+    """Run a conversation in a memory of its own, captured if there is a folder. Returns the result of `send_messages`."""
+    given_engine, place = GivenReplyEngine(engine), folder
 
     def new_recorder(window: str, chosen: Settings, model: Engine, heads: Calibration) -> CaptureWriter:
         assert place is not None
@@ -220,7 +224,7 @@ def run_conversation(
         recall = MemorySearch(store, None)
         with closing(
             Weave(
-                forced,
+                given_engine,
                 store,
                 recall,
                 defaults=settings.changed({"prefetch": "off"}),
@@ -228,18 +232,18 @@ def run_conversation(
                 new_recorder=recording,
             )
         ) as weave:
-            return send_messages(weave, forced, says, progress)
+            return send_messages(weave, given_engine, messages, progress)
 
 
 def send_messages(
-    weave: Weave, forced: GivenReplyEngine, says: Messages, progress: Progress
+    weave: Weave, given_engine: GivenReplyEngine, messages: Messages, progress: Progress
 ) -> list[dict[str, Any]]:
-    """For each message: the reply, and the chunks that it used most, in their own words."""
+    """For each message: the reply, and the text of the chunks that it used most."""
     window = weave.windows.create("lab").id
     outcomes = []
-    for number, (text, reply) in enumerate(says):
-        progress("Talking", number, len(says))
-        forced.reply = forced.tokenize(reply) if reply else None
+    for number, (text, reply) in enumerate(messages):
+        progress("Running the conversation", number, len(messages))
+        given_engine.reply = given_engine.tokenize(reply) if reply else None
         said, stats = [], {}
         for event in weave.turns.steps(window, text):
             if isinstance(event, events.TokenGenerated) and not event.thought:
@@ -250,12 +254,12 @@ def send_messages(
                 stats = dict(event.stats)
         sources = [
             {
-                "key": str(one.key),
-                "share": round(one.share, 3),
-                "text": weave.chunks.why(window, one.key).text,
+                "key": str(source.key),
+                "share": round(source.share, 3),
+                "text": weave.chunks.why(window, source.key).text,
             }
-            for one in use.chunks[:3]
-            if one.share >= MIN_SHARE
+            for source in use.chunks[:3]
+            if source.share >= MIN_SHARE
         ]
         outcomes.append(
             {

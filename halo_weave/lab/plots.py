@@ -14,19 +14,19 @@ from halo_weave.errors import BadInput
 from halo_weave.lab.replay import ReplayResult, replay
 
 KINDS = ("png", "svg")
-MOST_LINES = 40  # chunks whose brightness is drawn as single lines
+MAX_LINES = 40  # chunks whose brightness is drawn as single lines
 
 
-def write_plots(recording: StoredCapture, done: Mapping[str, ReplayResult], folder: Path) -> list[Path]:
+def write_plots(capture: StoredCapture, results: Mapping[str, ReplayResult], folder: Path) -> list[Path]:
     """Plot brightness over time, pruning, survival by age, and attribution; each as PNG and as SVG."""
     plt = _matplotlib()
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, figure in (
-        ("brightness", _brightness(plt, done)),
-        ("asleep", _age_when_pruned(plt, done)),
-        ("survival", _survival(plt, done)),
-        ("looks", _looks(plt, recording)),
+        ("brightness", _brightness(plt, results)),
+        ("asleep", _age_when_pruned(plt, results)),
+        ("survival", _survival(plt, results)),
+        ("looks", _attribution(plt, capture)),
     ):
         for axis in figure.axes:
             if axis.get_xlabel():  # axes of counts
@@ -50,52 +50,56 @@ def _matplotlib() -> Any:
     return matplotlib.pyplot
 
 
-def _brightness(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
-    figure, axes = plt.subplots(1, len(done), figsize=(5 * len(done), 4), squeeze=False, layout="constrained")
-    for axis, (name, one) in zip(axes[0], done.items(), strict=True):
-        keys = sorted({key for turn in one.brightness for key in turn}, key=_place)
-        for i, key in enumerate(keys[:: max(1, len(keys) // MOST_LINES)]):
-            line = [turn.get(key, np.nan) for turn in one.brightness]
-            axis.plot(line, linewidth=0.8, color=plt.cm.viridis(i / max(1, min(len(keys), MOST_LINES))))
+def _brightness(plt: Any, results: Mapping[str, ReplayResult]) -> Any:
+    figure, axes = plt.subplots(
+        1, len(results), figsize=(5 * len(results), 4), squeeze=False, layout="constrained"
+    )
+    for axis, (name, result) in zip(axes[0], results.items(), strict=True):
+        keys = sorted({key for turn in result.brightness for key in turn}, key=_place)
+        for i, key in enumerate(keys[:: max(1, len(keys) // MAX_LINES)]):
+            line = [turn.get(key, np.nan) for turn in result.brightness]
+            axis.plot(line, linewidth=0.8, color=plt.cm.viridis(i / max(1, min(len(keys), MAX_LINES))))
         axis.set(title=name, xlabel="turn", ylabel="brightness of a chunk")
     return figure
 
 
-def _age_when_pruned(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
+def _age_when_pruned(plt: Any, results: Mapping[str, ReplayResult]) -> Any:
     figure, axes = plt.subplots(
-        1, len(done), figsize=(5 * len(done), 4), squeeze=False, sharey=True, layout="constrained"
+        1, len(results), figsize=(5 * len(results), 4), squeeze=False, sharey=True, layout="constrained"
     )
-    keys = sorted({key for one in done.values() for turn in one.brightness for key in turn}, key=_place)
+    keys = sorted(
+        {key for result in results.values() for turn in result.brightness for key in turn}, key=_place
+    )
     rows = {key: i for i, key in enumerate(keys)}
-    for axis, (name, one) in zip(axes[0], done.items(), strict=True):
-        live = np.zeros((len(keys), len(one.brightness)))
-        for i, turn in enumerate(one.brightness):
+    for axis, (name, result) in zip(axes[0], results.items(), strict=True):
+        live = np.zeros((len(keys), len(result.brightness)))
+        for i, turn in enumerate(result.brightness):
             live[[rows[key] for key in turn], i] = 1
         axis.imshow(live, aspect="auto", cmap="YlOrBr", interpolation="nearest", vmin=0, vmax=1.4)
         axis.set(title=f"{name}: live (dark) after each turn", xlabel="turn", ylabel="chunk, oldest first")
     return figure
 
 
-def _survival(plt: Any, done: Mapping[str, ReplayResult]) -> Any:
+def _survival(plt: Any, results: Mapping[str, ReplayResult]) -> Any:
     figure, axis = plt.subplots(figsize=(6, 4), layout="constrained")
-    for name, one in done.items():
-        ages = np.array([pruned.age for pruned in one.pruned])
+    for name, result in results.items():
+        ages = np.array([pruned.age for pruned in result.pruned])
         if len(ages):
             at = np.arange(0, ages.max() + 2)
             axis.step(at, [(ages >= age).mean() for age in at], where="post", label=name)
-    axis.set(xlabel="age in turns", ylabel="share of those that fell asleep later", ylim=(0, 1.05))
-    if done:
+    axis.set(xlabel="age in turns", ylabel="share of chunks that were pruned later", ylim=(0, 1.05))
+    if results:
         axis.legend()
     return figure
 
 
-def _looks(plt: Any, recording: StoredCapture) -> Any:
+def _attribution(plt: Any, capture: StoredCapture) -> Any:
     """A matrix of attribution: replies by live chunks."""
-    looks = replay(recording, uses=True).uses
-    keys = sorted({key for reply in looks for key in reply}, key=_place)
+    attribution = replay(capture, uses=True).uses
+    keys = sorted({key for reply in attribution for key in reply}, key=_place)
     columns = {key: i for i, key in enumerate(keys)}
-    shares = np.full((len(looks), max(1, len(keys))), np.nan)
-    for i, reply in enumerate(looks):
+    shares = np.full((len(attribution), max(1, len(keys))), np.nan)
+    for i, reply in enumerate(attribution):
         for key, share in reply.items():
             shares[i, columns[key]] = share
     figure, axis = plt.subplots(figsize=(7, 5), layout="constrained")

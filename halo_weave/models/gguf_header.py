@@ -57,7 +57,7 @@ RANGES = {
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
     architecture: str
-    values: dict[str, Any]  # scalars and strings; of an array, its length
+    values: dict[str, Any]  # scalars and strings; for an array, its length
     tokenizer: str  # fingerprint of the vocabulary and how it is applied
     size: int  # bytes of the file
     lists: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # short arrays of numbers
@@ -111,7 +111,7 @@ def _truncated(path: Path) -> ModelUnusable:
 
 def _malformed(path: Path, what: str) -> ModelUnusable:
     return ModelUnusable(
-        f"{path} is damaged or was made to do harm: {what}. Download it again from where you trust."
+        f"{path} is damaged or malicious: {what}. Download it again from a source that you trust."
     )
 
 
@@ -120,13 +120,13 @@ class GgufHeaderReader:
 
     def __init__(self, content: mmap.mmap, path: Path) -> None:
         self.content, self.path, self.at = content, path, 4
-        self.tensors: dict[str, tuple[list[int], int, int]] = {}  # shape, type, place in the file
+        self.tensors: dict[str, tuple[list[int], int, int]] = {}  # shape, type, offset in the file
 
     def header(self) -> GgufHeader:
         version = self.scalar(KIND)
         if version not in (2, 3):
             raise ModelUnusable(
-                f"{self.path} has version {version} of the GGUF format (or the other byte order); 2 and 3 are known."
+                f"{self.path} has version {version} of the GGUF format (or the other byte order); 2 and 3 are supported."
             )
         tensors, pairs = self.scalar(COUNT), self.scalar(COUNT)
         if pairs > MAX_PAIRS or tensors > MAX_TENSORS:
@@ -155,11 +155,11 @@ class GgufHeaderReader:
         if type(alignment) is not int or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
             raise _malformed(self.path, f"its alignment is {str(alignment)[:40]!r}")
         self.check_extents(tensors, alignment)
-        known = b"".join(key.encode() + fingerprints.get(key, b"") for key in TOKENIZER_KEYS)
+        vocabulary = b"".join(key.encode() + fingerprints.get(key, b"") for key in TOKENIZER_KEYS)
         return GgufHeader(
             architecture=str(values.get("general.architecture", "")),
             values=values,
-            tokenizer=hashlib.sha256(known).hexdigest()[:16],
+            tokenizer=hashlib.sha256(vocabulary).hexdigest()[:16],
             size=len(self.content),
             lists=lists,
         )
@@ -210,7 +210,7 @@ class GgufHeaderReader:
 
     def check_extents(self, tensors: int, alignment: int) -> None:
         """Check that every tensor ends within the file."""
-        # Here, since most commands read no model.
+        # Imported here because most commands read no model.
         from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
         end = 0
@@ -236,7 +236,7 @@ class GgufHeaderReader:
 def _check_values(header: GgufHeader, path: Path) -> None:
     """Refuse values at which llama.cpp would abort."""
     if header.values.get("tokenizer.ggml.model") in ("no_vocab", "none"):
-        raise ModelUnusable(f"{path} has no vocabulary, so it cannot be given text. Use another model.")
+        raise ModelUnusable(f"{path} has no vocabulary, so it cannot read text. Use another model.")
     tokens = header.values.get(TOKENS, 0)
     for key in ("tokenizer.ggml.scores", "tokenizer.ggml.token_type"):
         if header.values.get(key, tokens) != tokens:
@@ -248,7 +248,7 @@ def _check_values(header: GgufHeader, path: Path) -> None:
                 raise _malformed(path, f"{key[:80]} is not a number")
     for key, (low, high) in RANGES.items():
         name = f"{header.architecture}.{key}"
-        given = header.lists.get(name, (header.values[name],) if name in header.values else ())
-        for number in given:
+        numbers = header.lists.get(name, (header.values[name],) if name in header.values else ())
+        for number in numbers:
             if isinstance(number, bool | str) or not low <= number <= high:
                 raise _malformed(path, f"{key} is {str(number)[:40]!r}")

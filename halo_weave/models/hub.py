@@ -31,7 +31,7 @@ MAX_LIST_BYTES = 32 << 20  # bytes of a list of files
 MAX_PAGES = 50
 TRY_AGAIN = " Check the network, then try again."
 RECEIVE_BYTES = 1 << 16  # bytes per write: at most these are lost when a connection breaks
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class RetryPolicy:
     connect: float = 10.0
     read: float = 60.0
     pause: float = 1.0  # doubled with each attempt
-    longest_pause: float = 120.0  # if the hub asks for longer pauses, the download is given up
+    longest_pause: float = 120.0  # if the hub asks for a longer pause, the download fails
 
 
 class HubUnreachable(ModelNotFound):
@@ -80,10 +80,10 @@ class _Unavailable(ModelNotFound):
 class ModelHub:
     """The hub at HF_ENDPOINT, with the user's HF_TOKEN if it is set."""
 
-    def __init__(self, patience: RetryPolicy | None = None) -> None:
+    def __init__(self, retries: RetryPolicy | None = None) -> None:
         self.endpoint = (os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
         self._token = os.environ.get("HF_TOKEN", "").strip()
-        self._patience = patience or RetryPolicy()
+        self._retries = retries or RetryPolicy()
 
     def choose(self, reference: HubReference, progress: Progress) -> tuple[str, list[KnownFile]]:
         """The current commit of the repository, and the files that the reference means: one, or all its shards."""
@@ -107,24 +107,24 @@ class ModelHub:
 
     def _files(self, reference: HubReference, commit: str) -> list[KnownFile]:
         url: str | None = f"{self.endpoint}/api/models/{reference.repository}/tree/{commit}?recursive=true"
-        found = []
+        files = []
         for _ in range(MAX_PAGES):
             if url is None:
                 break
             listed, url = self._json(url, reference)
             if not isinstance(listed, list):
-                raise ModelNotFound(f"The hub's list of files of {reference.repository} cannot be read.")
-            found += [file for one in listed if (file := _hub_file(one))]
-        return found
+                raise ModelNotFound(f"The hub sent an invalid list of the files of {reference.repository}.")
+            files += [file for entry in listed if (file := _hub_file(entry))]
+        return files
 
     def _json(self, url: str, reference: HubReference) -> tuple[Any, str | None]:
         """A JSON response, and the address of its next page."""
 
         def ask() -> tuple[Any, str | None]:
-            with self._get(url) as answer:
-                self._check(answer, reference)
+            with self._get(url) as response:
+                self._check(response, reference)
                 content = b""
-                for block in answer.iter_raw(BLOCK):
+                for block in response.iter_raw(BLOCK):
                     content += block
                     if len(content) > MAX_LIST_BYTES:
                         raise ModelNotFound(f"The hub's list of files of {reference.repository} is too long.")
@@ -132,10 +132,10 @@ class ModelHub:
                     parsed = json.loads(content)
                 except (ValueError, RecursionError) as error:
                     raise _not_a_hub_error(self.endpoint) from error
-                following = answer.links.get("next", {}).get("url")
+                following = response.links.get("next", {}).get("url")
                 return parsed, urljoin(url, following) if following else None
 
-        return self._patiently(ask, lambda: 0)
+        return self._with_retries(ask, lambda: 0)
 
     def fetch(
         self, repository: str, revision: str, file: KnownFile, target: Path, progress: Progress
@@ -149,7 +149,7 @@ class ModelHub:
             resumed = part.length > 0
             while True:
                 if part.length < file.size:
-                    self._patiently(
+                    self._with_retries(
                         lambda: self._receive(url, reference, file, part, progress), lambda: part.length
                     )
                 try:
@@ -163,28 +163,30 @@ class ModelHub:
         self, url: str, reference: HubReference, file: KnownFile, part: PartFile, progress: Progress
     ) -> None:
         begin = part.length
-        with self._get(url, {"Range": f"bytes={begin}-"} if begin else {}) as answer:
-            if answer.status_code == 416:
+        with self._get(url, {"Range": f"bytes={begin}-"} if begin else {}) as response:
+            if response.status_code == 416:
                 part.restart()
-                raise _Unavailable(f"The hub cannot go on with {file.name}.")
-            self._check(answer, reference)
-            if "text/html" in answer.headers.get("Content-Type", ""):
+                raise _Unavailable(f"The hub cannot continue the download of {file.name}.")
+            self._check(response, reference)
+            if "text/html" in response.headers.get("Content-Type", ""):
                 raise _not_a_hub_error(self.endpoint)
-            announced = _announced_hash(answer)
+            announced = _announced_hash(response)
             if announced and announced != file.sha256:
-                raise HashMismatch(f"{file.name} of {reference.repository} is not the known file any more.")
-            ranged = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range", ""))
-            if begin and (answer.status_code != 206 or not ranged or int(ranged[1]) != begin):
+                raise HashMismatch(
+                    f"{file.name} of {reference.repository} is not the expected file any more."
+                )
+            ranged = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
+            if begin and (response.status_code != 206 or not ranged or int(ranged[1]) != begin):
                 part.restart()
                 begin = 0
-                if answer.status_code == 206:
-                    raise _Unavailable(f"The hub sent another part of {file.name} than was asked for.")
-            length = answer.headers.get("Content-Length", "")
+                if response.status_code == 206:
+                    raise _Unavailable(f"The hub sent another part of {file.name} than requested.")
+            length = response.headers.get("Content-Length", "")
             if length.isdecimal() and begin + int(length) != file.size:
                 raise HashMismatch(
                     f"{file.name} should have {file.size:,} bytes, and {begin + int(length):,} were offered."
                 )
-            for block in answer.iter_raw(RECEIVE_BYTES):
+            for block in response.iter_raw(RECEIVE_BYTES):
                 part.write(block)
                 progress(f"Downloading {part.target.name}", part.length, file.size)
                 if part.length > file.size:
@@ -197,36 +199,36 @@ class ModelHub:
         sent = {"User-Agent": "halo-weave", "Accept-Encoding": "identity", **(headers or {})}
         if self._token:
             sent["Authorization"] = f"Bearer {self._token}"  # httpx does not forward it to another host
-        timeout = httpx.Timeout(self._patience.read, connect=self._patience.connect)
+        timeout = httpx.Timeout(self._retries.read, connect=self._retries.connect)
         return httpx.stream("GET", url, headers=sent, timeout=timeout, follow_redirects=True)
 
-    def _patiently(self, attempt: Callable[[], Answer], reached: Callable[[], int]) -> Answer:
-        """Retry failures that may pass, with pauses, as long as there is progress."""
-        failures, answered = 0, False
+    def _with_retries(self, attempt: Callable[[], Result], length: Callable[[], int]) -> Result:
+        """Retry temporary failures, with pauses. Progress, measured by `length`, resets the number of attempts."""
+        failures, responded = 0, False
         while True:
-            before = reached()
+            before = length()
             try:
                 return attempt()
             except _Unavailable as error:
-                failure, wait, answered = error, error.wait, True
+                failure, wait, responded = error, error.wait, True
             except httpx.HTTPError as error:
                 # If the hub was never reached, do not retry: there is no network, or its name is wrong.
-                began = not isinstance(
+                connected = not isinstance(
                     error, httpx.ConnectError | httpx.ConnectTimeout | httpx.UnsupportedProtocol
                 )
-                answered = answered or began or reached() > before
+                responded = responded or connected or length() > before
                 failure, wait = _Unavailable(_error_message(error, self.endpoint)), 0.0
-            failures = 1 if reached() > before else failures + 1
-            if failures >= self._patience.attempts or not answered:
-                kind = ModelNotFound if answered else HubUnreachable
+            failures = 1 if length() > before else failures + 1
+            if failures >= self._retries.attempts or not responded:
+                kind = ModelNotFound if responded else HubUnreachable
                 raise kind(f"{failure}{TRY_AGAIN}") from failure
-            if wait > self._patience.longest_pause:
+            if wait > self._retries.longest_pause:
                 raise failure
-            time.sleep(wait or min(self._patience.pause * 2 ** (failures - 1), self._patience.longest_pause))
+            time.sleep(wait or min(self._retries.pause * 2 ** (failures - 1), self._retries.longest_pause))
 
-    def _check(self, answer: httpx.Response, reference: HubReference) -> None:
-        """Raise an error with a sentence if the hub refuses."""
-        status, code = answer.status_code, answer.headers.get("X-Error-Code", "")
+    def _check(self, response: httpx.Response, reference: HubReference) -> None:
+        """Raise ModelNotFound if the hub refuses the request."""
+        status, code = response.status_code, response.headers.get("X-Error-Code", "")
         name = reference.repository
         if status < 400:
             return
@@ -244,7 +246,7 @@ class ModelHub:
         if status in (404, 410):
             raise ModelNotFound(f"There is no {name} on the hub, or not this file of it. Check the name.")
         if status == 429:
-            wait = _seconds(answer.headers.get("Retry-After", ""))
+            wait = _seconds(response.headers.get("Retry-After", ""))
             raise _Unavailable(
                 f"The hub has had too many requests and asks to wait {wait:.0f} seconds."
                 if wait
@@ -265,15 +267,15 @@ def choose_files(reference: HubReference, files: Sequence[KnownFile]) -> list[Kn
         raise ModelNotFound(
             f"{reference.repository} has no GGUF file. Look for a repository of the model whose name ends in -GGUF."
         )
-    wanted = [reference.quant] if reference.quant else list(PREFERRED)
-    found = next((file for quant in wanted for file in models if _is_of(file.name, quant)), None)
-    if not found and reference.quant:
-        quants = dict.fromkeys(quant for file in models if (quant := quant_of(file.name)))
+    quants = [reference.quant] if reference.quant else list(PREFERRED)
+    match = next((file for quant in quants for file in models if _is_of(file.name, quant)), None)
+    if not match and reference.quant:
+        available = dict.fromkeys(quant for file in models if (quant := quant_of(file.name)))
         raise ModelNotFound(
             f"{reference.repository} has no {reference.quant}. It has: "
-            f"{', '.join(quants) or ', '.join(file.name for file in models[:8])}."
+            f"{', '.join(available) or ', '.join(file.name for file in models[:8])}."
         )
-    chosen = found or models[0]
+    chosen = match or models[0]
     shard = SHARD.search(chosen.name)
     if not shard:
         return [chosen]
@@ -289,15 +291,15 @@ def choose_files(reference: HubReference, files: Sequence[KnownFile]) -> list[Kn
 
 def quant_of(path: str) -> str:
     """The quantization in a file name, such as Q4_K_M."""
-    found = QUANT.findall(SHARD.sub(".gguf", path).removesuffix(".gguf"))
-    return found[-1].upper() if found else ""
+    quants = QUANT.findall(SHARD.sub(".gguf", path).removesuffix(".gguf"))
+    return quants[-1].upper() if quants else ""
 
 
 def pull_from_hub(
-    reference: HubReference, folder: Path, progress: Progress, patience: RetryPolicy | None = None
+    reference: HubReference, folder: Path, progress: Progress, retries: RetryPolicy | None = None
 ) -> Path:
     """The weights under `folder/owner/repo`, downloaded if they are missing; of several shards, the first."""
-    hub = ModelHub(patience)
+    hub = ModelHub(retries)
     commit, files = hub.choose(reference, progress)
     paths = []
     for file in files:
@@ -349,10 +351,10 @@ def _is_of(path: str, quant: str) -> bool:
     return bool(re.search(rf"(?i)(^|[-._/]){re.escape(quant)}[-./]", path))
 
 
-def _announced_hash(answer: httpx.Response) -> str:
+def _announced_hash(response: httpx.Response) -> str:
     """The SHA-256 in the hub's redirect, if there is one."""
-    for one in (*answer.history, answer):
-        etag = str(one.headers.get("X-Linked-Etag", "")).strip('W/"')
+    for redirect in (*response.history, response):
+        etag = str(redirect.headers.get("X-Linked-Etag", "")).strip('W/"')
         if re.fullmatch(r"[0-9a-f]{64}", etag):
             return etag
     return ""
@@ -367,16 +369,16 @@ def _seconds(text: str) -> float:
 
 def _not_a_hub_error(endpoint: str) -> ModelNotFound:
     return ModelNotFound(
-        f"What answered at {endpoint} is not a model hub: perhaps a sign-in page of this network. "
+        f"The server at {endpoint} is not a model hub: perhaps it is a sign-in page of this network. "
         "Open it in a browser, then try again."
     )
 
 
 def _error_message(error: httpx.HTTPError, endpoint: str) -> str:
     if isinstance(error, httpx.ConnectError) and "certificate" in str(error).lower():
-        return f"The connection to {endpoint} is not trusted: its certificate does not fit."
+        return f"The TLS certificate of {endpoint} is not trusted."
     if isinstance(error, httpx.TimeoutException):
         return f"{endpoint} did not answer in time."
     if isinstance(error, httpx.ReadError | httpx.RemoteProtocolError):
-        return f"The connection to {endpoint} broke off."
+        return f"The connection to {endpoint} was lost."
     return f"{endpoint} could not be reached."

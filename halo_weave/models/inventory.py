@@ -71,14 +71,14 @@ def human_name(path: Path, header: GgufHeader | None = None) -> str:
     own = CACHE_PREFIX.split(path.name.removesuffix(".gguf"))[-1]
     from_file = _readable_words(own, SHARD.search(path.name) is not None)
     values = header.values if header else {}
-    told = str(values.get("general.name") or "")
-    if not told:
-        told = " ".join(
+    from_header = str(values.get("general.name") or "")
+    if not from_header:
+        from_header = " ".join(
             str(values.get(f"general.{key}") or "") for key in ("basename", "size_label", "finetune")
         )
-    if any(SIZE.fullmatch(word) for word in from_file.split()) or not told.strip():
+    if any(SIZE.fullmatch(word) for word in from_file.split()) or not from_header.strip():
         return from_file or path.name
-    return _readable_words(told) or from_file or path.name
+    return _readable_words(from_header) or from_file or path.name
 
 
 def _readable_words(text: str, shard: bool = False) -> str:
@@ -135,12 +135,12 @@ class LocalModel:
         except HaloWeaveError as error:
             return self.name, None, str(error)
         if self.source == "Ollama":
-            told = self.name.rpartition("/")[2].removesuffix(":latest").replace(":", "-")
-            own = any(
+            name = self.name.rpartition("/")[2].removesuffix(":latest").replace(":", "-")
+            ollama_only = any(
                 f"{header.architecture}.{part}." in key for key in header.values for part in OLLAMA_PARTS
             )
-            problem = "Made for Ollama's own engine; llama.cpp may not load it." if own else ""
-            return human_name(Path(f"{told}.gguf"), header), header, problem
+            problem = "Made for Ollama's own engine; llama.cpp may not load it." if ollama_only else ""
+            return human_name(Path(f"{name}.gguf"), header), header, problem
         return human_name(self.path, header), header, ""
 
 
@@ -154,14 +154,14 @@ def local_models(environment: Mapping[str, str] | None = None, home: Path | None
     """Every model file once: those in our own folder first, then those of other programs."""
     environment = os.environ if environment is None else environment
     home = home or Path.home()
-    found: dict[Path, LocalModel] = {}
+    models: dict[Path, LocalModel] = {}
     for model in _all_models(environment, home):
         try:
-            real = model.path.resolve(strict=True)
+            resolved = model.path.resolve(strict=True)
         except OSError:  # a broken link
             continue
-        found.setdefault(real, model)
-    return list(found.values())
+        models.setdefault(resolved, model)
+    return list(models.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class ListedModel:
     size: int  # bytes of its files
     needs: int | None  # bytes of memory; None: unknown
     fits: bool | None
-    where: str  # "pulled", "to pull", or the program whose folder it lies in
+    where: str  # "pulled", "to pull", or the program whose folder it is in
     source: str
     path: str | None
     license: str
@@ -190,11 +190,11 @@ def listed_models(memory: int) -> list[ListedModel]:
         if model.path not in known:
             with suppress(OSError):  # it was deleted meanwhile
                 listed.append(_listed_file(model, memory))
-    here = {one.name.lower() for one in listed}
-    larger = [one for one in catalogue.RECOMMENDED if not one.memory_estimate.fits(memory)][:1]
-    for advised in (*reversed(catalogue.recommended(memory)), *larger):
-        if advised.name.lower() not in here:
-            listed.append(_listed_hub_model(advised, memory))
+    names = {model.name.lower() for model in listed}
+    larger = [model for model in catalogue.RECOMMENDED if not model.memory_estimate.fits(memory)][:1]
+    for recommended in (*reversed(catalogue.recommended(memory)), *larger):
+        if recommended.name.lower() not in names:
+            listed.append(_listed_hub_model(recommended, memory))
     return listed
 
 
@@ -264,9 +264,9 @@ def title_of(path: Path) -> str:
 
 
 def find_model(name: str, *, any_path: bool = True) -> Path | CatalogueEntry | HubReference:
-    """The model that a user means: a file, a name of the catalogue or of the hub, or a model on this machine.
+    """Find a model by its file, its name in the catalogue or on the hub, or its name on this machine.
 
-    Without `any_path`, only files are found that `local_models` lists; nothing about other files is revealed.
+    Without `any_path`, a path must be one that `local_models` lists; whether other files exist is not revealed.
     """
     if name.startswith(SCHEME):
         return HubReference.read(name)
@@ -275,40 +275,40 @@ def find_model(name: str, *, any_path: bool = True) -> Path | CatalogueEntry | H
         listed = {str(model.path): model.path for model in local_models()}
         if str(path) not in listed:
             raise ModelNotFound(
-                f"{name!r} is none of the models that are listed here. Put a model into {models_folder()}, or name it "
+                f"{name!r} is not one of the listed models. Put a model into {models_folder()}, or name it "
                 "when the server is started: halo-weave serve --model FILE"
             )
         return listed[str(path)]
     if any_path and _is_file(path):
         return path
-    wanted = name.strip().lower()
-    if wanted == DEFAULT:
+    lower_name = name.strip().lower()
+    if lower_name == DEFAULT:
         memory, cores = machine_memory(), machine_cores()
         return catalogue.general_model(memory, cores) or catalogue.default_model(memory, cores)[0]
     for entry in catalogue.ENTRIES:
-        if wanted in (entry.name, entry.title.lower()):
+        if lower_name in (entry.name, entry.title.lower()):
             return entry
-    here = local_models()
+    local = local_models()
     by_name = [
         model
-        for model in here
-        if wanted in (model.name.lower(), model.path.name.lower(), model.path.stem.lower())
+        for model in local
+        if lower_name in (model.name.lower(), model.path.name.lower(), model.path.stem.lower())
     ]
-    found = by_name or [model for model in here if model.described()[0].lower() == wanted]
-    if len(found) == 1:
-        return found[0].path
-    if found:
-        paths = "; ".join(f"{model.path} ({model.source})" for model in found)
-        raise BadInput(f"{name!r} may mean several models. Give the path of one: {paths}.")
+    matches = by_name or [model for model in local if model.described()[0].lower() == lower_name]
+    if len(matches) == 1:
+        return matches[0].path
+    if matches:
+        paths = "; ".join(f"{model.path} ({model.source})" for model in matches)
+        raise BadInput(f"{name!r} is the name of several models. Give the path of one: {paths}.")
     if len(path.parts) > 1 or path.suffix == ".gguf":
         raise ModelNotFound(
             f"There is no model at {path}. Give the path of a GGUF file, or a name that this lists: halo-weave models"
         )
     near = get_close_matches(
-        wanted, [*(entry.name for entry in catalogue.ENTRIES), *(model.name for model in here)], 1
+        lower_name, [*(entry.name for entry in catalogue.ENTRIES), *(model.name for model in local)], 1
     )
-    meant = f" Did you mean {near[0]}?" if near else ""
-    raise ModelNotFound(f"No model is named {name!r}.{meant} To see all: halo-weave models")
+    suggestion = f" Did you mean {near[0]}?" if near else ""
+    raise ModelNotFound(f"No model is named {name!r}.{suggestion} To see all: halo-weave models")
 
 
 def _expanded(name: str) -> Path:
@@ -325,21 +325,21 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def local_path(found: Path | CatalogueEntry | HubReference) -> Path | None:
+def local_path(model: Path | CatalogueEntry | HubReference) -> Path | None:
     """The path of the model, if it is on this machine."""
-    if isinstance(found, CatalogueEntry):
-        return found.path if found.present else None
-    if isinstance(found, HubReference):
-        return pulled_from_hub(found, models_folder()) or _cached_by_another_program(found)
-    return found
+    if isinstance(model, CatalogueEntry):
+        return model.path if model.present else None
+    if isinstance(model, HubReference):
+        return pulled_from_hub(model, models_folder()) or _cached_by_another_program(model)
+    return model
 
 
 def resolve(name: str | Path, progress: Progress = no_progress) -> Path:
     """The file for a path, a name or an `hf:` reference, downloaded if it is missing."""
-    found = find_model(str(name))
-    path = local_path(found)
-    if path is None and not isinstance(found, Path):
-        return pull_model(found, progress)
+    model = find_model(str(name))
+    path = local_path(model)
+    if path is None and not isinstance(model, Path):
+        return pull_model(model, progress)
     return path or Path(name)
 
 
@@ -358,17 +358,17 @@ def name_of(path: Path) -> str:
     return next((entry.name for entry in catalogue.ENTRIES if entry.path == path), path.stem)
 
 
-def pull_model(found: CatalogueEntry | HubReference, progress: Progress = no_progress) -> Path:
+def pull_model(model: CatalogueEntry | HubReference, progress: Progress = no_progress) -> Path:
     """Download a model into the models folder, or check the one that is there."""
-    if isinstance(found, CatalogueEntry):
-        return catalogue.pull(found, progress)
+    if isinstance(model, CatalogueEntry):
+        return catalogue.pull(model, progress)
     folder = models_folder()
     try:
-        return pull_from_hub(found, folder, progress)
+        return pull_from_hub(model, folder, progress)
     except OSError as error:
         raise ModelNotFound(
-            f"{found} could not be stored in {folder}: {error.strerror or error}. What arrived is kept. "
-            f"Make room there or name another folder with HALO_WEAVE_MODELS, then try again: halo-weave pull {found}"
+            f"{model} could not be stored in {folder}: {error.strerror or error}. What arrived is kept. "
+            f"Make room there or name another folder with HALO_WEAVE_MODELS, then try again: halo-weave pull {model}"
         ) from error
 
 
@@ -448,12 +448,12 @@ def _jan(root: Path) -> Iterator[LocalModel]:
     for file in _files(models):
         if file.name == "model.yml":
             try:
-                told = re.search(
+                match = re.search(
                     r"(?m)^model_path:\s*[\"']?(.+?)[\"']?\s*$", file.read_text(errors="replace")
                 )
             except OSError:
                 continue
-            path = root / told[1] if told else file.parent / "model.gguf"
+            path = root / match[1] if match else file.parent / "model.gguf"
             yield LocalModel(file.parent.relative_to(models).as_posix(), path, "Jan")
     yield from (LocalModel(file.stem, file, "Jan") for file in _weights(root / "models"))
 
@@ -491,7 +491,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _folders(*candidates: str | Path | None) -> list[Path]:
-    return [path for one in candidates if one and (path := Path(one).expanduser()).is_dir()]
+    return [path for folder in candidates if folder and (path := Path(folder).expanduser()).is_dir()]
 
 
 def _application_data(environment: Mapping[str, str], home: Path, name: str) -> list[Path]:

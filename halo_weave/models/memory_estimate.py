@@ -14,8 +14,8 @@ from halo_weave.models.gguf_header import GgufHeader
 KvType = Literal["f16", "bf16", "f32", "q8_0", "q4_0"]
 KV_TYPES: tuple[KvType, ...] = get_args(KvType)
 DEFAULT_CONTEXT = 8192
-MIN_KV_CACHE_BYTES = 640 << 20  # for the KV caches of two full windows, unless one needs more
-BUFFER_BYTES = 80_000_000  # of one window: logits, the graph
+MIN_KV_CACHE_BYTES = 640 << 20  # memory for KV caches: up to two full windows, at least one
+BUFFER_BYTES = 80_000_000  # buffers of one window: logits and graph
 WORKING_BYTES = 250_000_000  # Python, the embedder, the index
 USABLE_SHARE = 0.6  # share of the machine's memory: the rest is for the system and other programs
 _TYPE_BYTES: dict[KvType, float] = {"f16": 2, "bf16": 2, "f32": 4, "q8_0": 34 / 32, "q4_0": 18 / 32}
@@ -26,7 +26,7 @@ class MemoryEstimate:
     """Bytes of memory."""
 
     weights: int
-    cache: int  # of one window that is full
+    cache: int  # KV cache of one full window
 
     @property
     def total(self) -> int:
@@ -78,13 +78,13 @@ def machine_cores() -> int:
 
 def machine_memory() -> int:
     """Bytes of memory that this process may use: those of the machine, or of its container."""
-    found = [_physical_memory()]
-    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+    limits = [_physical_memory()]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            found.append(int(Path(limit).read_text()))
+            limits.append(int(Path(file).read_text()))
         except (OSError, ValueError):  # no container, or no limit
             continue
-    return min(found)
+    return min(limits)
 
 
 def _physical_memory() -> int:

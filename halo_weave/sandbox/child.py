@@ -1,8 +1,8 @@
-"""The sandboxed process itself: started by `process`, it never imports this package.
+"""The program of the sandboxed process, started by `process`. It does not import this package.
 
-It reads lines of JSON and answers each with one. The first, `{"task": file, "setup": value, "memory": bytes}`, names a
-Python file whose function `prepared` takes the setup and returns the function that answers requests. Then requests
-follow: `[seconds, request]`.
+It reads one JSON request per line from stdin and writes one JSON response per line. The first line, `{"task": file, "setup":
+value, "memory": bytes}`, names a Python file. Its function `prepared` takes the setup and returns the function that answers
+requests. Each further line is `[seconds, request]`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def confine(memory: int) -> None:
     """Limit memory, and forbid new files, processes and core dumps, as far as the system supports it."""
     try:
         import resource
-    except ImportError:  # not a POSIX system: the parent's time limit alone holds
+    except ImportError:  # not a POSIX system: only the parent's timeout applies
         return
     limits = {
         "RLIMIT_AS": memory,
         "RLIMIT_FSIZE": 0,
         "RLIMIT_CORE": 0,
         "RLIMIT_NPROC": 0,
-        "RLIMIT_NOFILE": 3,  # only the three open ones: no file can be opened any more
+        "RLIMIT_NOFILE": 3,  # stdin, stdout and stderr are open, so no other file can be opened
     }
     for name, limit in limits.items():
         try:
@@ -35,7 +35,7 @@ def confine(memory: int) -> None:
 
 
 def alarm(seconds: float) -> None:
-    """End this process after so many seconds even if the parent is gone; 0 cancels it."""
+    """End this process after this time, even if the parent is gone; 0 cancels the alarm."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
 

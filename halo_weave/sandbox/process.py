@@ -17,7 +17,7 @@ from typing import Any, Self
 from halo_weave.errors import HaloWeaveError
 
 CHILD = Path(__file__).with_name("child.py")
-START_TIMEOUT = 20.0  # seconds until a new process must be ready, on a machine that is busy
+START_TIMEOUT = 20.0  # seconds for the start of a process; long, because the machine may be busy
 
 
 class ProcessStopped(HaloWeaveError):
@@ -71,13 +71,13 @@ class SandboxedProcess:
         self._end()
 
     def _talk(self, message: Any, seconds: float) -> Any:
-        child, late = self.child, threading.Event()
+        child, timed_out = self.child, threading.Event()
         assert child is not None
         assert child.stdin is not None
         assert child.stdout is not None
 
         def stop() -> None:
-            late.set()
+            timed_out.set()
             _kill(child)
 
         timer = threading.Timer(seconds, stop)
@@ -89,11 +89,11 @@ class SandboxedProcess:
             return json.loads(child.stdout.readline())
         except (OSError, ValueError):  # it died before it could answer
             self._stop()
-            if late.is_set():
+            if timed_out.is_set():
                 raise ProcessStopped(f"took longer than {seconds:g} seconds and was stopped.") from None
-            most = f"more than {self._first['memory'] >> 20} MB"
+            memory = f"more than {self._first['memory'] >> 20} MB"
             raise ProcessStopped(
-                f"was stopped: it needed too much time, {most}, or too deep a stack."
+                f"was stopped: it needed too much time, {memory}, or too deep a stack."
             ) from None
         finally:
             timer.cancel()

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from halo_weave.core.informativeness import is_first_person, question_share
+from halo_weave.core.informativeness import is_first_person, is_general_request, question_share
 from halo_weave.core.resurrection import RecallHit
 from halo_weave.core.terms import query_terms, terms
-from halo_weave.core.tokens import Role
+from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import NO_FILTER, Embedder, SearchFilter
 from halo_weave.errors import BadSetting, EngineError
 from halo_weave.search.chunk_table import ROLES, Bools, Rows
@@ -25,14 +25,14 @@ from halo_weave.search.index_state import CHANGED_SHARE_AT_CLOSE, IndexState
 from halo_weave.search.query_analysis import DateSpan, mentioned_dates, rephrase_as_speaker
 from halo_weave.search.ranking import (
     BASELINE_SENTENCES,
-    NEGATIVE_FEEDBACK_PENALTY,
+    EVIDENCE,
     NEIGHBOUR_WEIGHTS,
     WITH_VECTORS,
     WITHOUT_VECTORS,
+    Candidates,
     ChunkVectors,
     Floats,
     ScoreBaseline,
-    TermHits,
     TermMatch,
     find_terms,
 )
@@ -51,13 +51,6 @@ OUTDATED_MESSAGE = (
     "The vectors were made by an earlier version and are still used. To renew them, run: halo-weave reindex"
 )
 MAX_QUERY_TERMS = 64  # terms looked up in the word index
-EVIDENCE = (
-    "meaning",
-    "words",
-    "speaker",
-    "time",
-    "wrong",
-)  # parts of a score that relate a chunk to the query
 USER_WEIGHT = 2.5  # default of `user_weight`
 
 
@@ -115,6 +108,14 @@ class MemorySearch(IndexState):
 
         with self._lock:
             return self._retry_without_snapshot(find)
+
+    def features(self, text: str, *, now: datetime) -> tuple[list[ChunkKey], Mapping[str, Floats]]:
+        """The candidates for a text and their features: what `Weights` is fitted on."""
+        with self._lock:
+            found = self._candidates_with_features(
+                text, query_terms(text, MAX_QUERY_TERMS), self._query_vector(text), None, now, NO_FILTER
+            )
+            return [self._table.key(row) for row in found.rows.tolist()], found.features
 
     def embed_soon(self) -> None:
         """Tell the background thread that new chunks are stored."""
@@ -223,6 +224,19 @@ class MemorySearch(IndexState):
         user_weight: float,
         only: SearchFilter,
     ) -> list[RecallHit]:
+        found = self._candidates_with_features(text, words_by_stem, query_vector, window, now, only)
+        weights = self.weights if "best_passage" in found.features else WITHOUT_VECTORS
+        return self._hits(found, weights.parts(found.features, user_weight), limit)
+
+    def _candidates_with_features(
+        self,
+        text: str,
+        words_by_stem: Mapping[str, str],
+        query_vector: Future[Floats | None],
+        window: str | None,
+        now: datetime,
+        only: SearchFilter,
+    ) -> Candidates:
         self._refresh()
         term_hits = find_terms(self._store, self._table, words_by_stem, window=window)
         match = TermMatch(term_hits, len(words_by_stem), self._table)
@@ -233,15 +247,14 @@ class MemorySearch(IndexState):
         blocks = self._vector_blocks(lexical, self._index) if self._index else []
         query = query_vector.result()
         rows = self._candidates(query, lexical, window, allowed)
-        if not len(rows):
-            return []
-        index = None if query is None else self._vectors_with_neighbours(rows)
+        index = None if query is None or not len(rows) else self._vectors_with_neighbours(rows)
         similarities = None
         if query is not None and index:
             blocks += self._vector_blocks(np.setdiff1d(rows, lexical) if blocks else rows, index)
             similarities = self._z_scores(query, rows, blocks)
-        parts = self._score_parts(query, rows, similarities, match, dates, text, now, user_weight)
-        return self._hits(rows, parts, term_hits, limit)
+        features = self._features(query, rows, similarities, match, dates, text, now)
+        features["memory_size"] = np.full(len(rows), math.log1p(np.count_nonzero(allowed)), np.float32)
+        return Candidates(rows, features, term_hits)
 
     def _lexical_candidates(
         self, bm25: Floats, dates: Sequence[DateSpan], now: datetime, allowed: Bools
@@ -314,7 +327,7 @@ class MemorySearch(IndexState):
             with_neighbours[at] = (vectors.neighbours_similarity(query) - neighbours_mean) / neighbours_spread
         return best_passage, with_neighbours
 
-    def _score_parts(
+    def _features(
         self,
         query: Floats | None,
         rows: Rows,
@@ -323,40 +336,39 @@ class MemorySearch(IndexState):
         dates: Sequence[DateSpan],
         text: str,
         now: datetime,
-        user_weight: float,
     ) -> dict[str, Floats]:
-        """What each group of features adds to the log-odds of each row. `similarities`: see `_z_scores`."""
-        table, weights = self._table, self.weights if similarities else WITHOUT_VECTORS
-        parts: dict[str, Floats] = {}
+        """The features of each row, by the names in `Weights`. `similarities`: see `_z_scores`."""
+        table = self._table
         # The best values are taken over informative rows only: the nearest row to a question is often the same question.
         informative = table["told"][rows] > 0
-        message = weights.intercept + weights.top_coverage * _highest(
-            match.neighbours_coverage[rows], informative
-        )
-        message += weights.question_share * question_share(text) + weights.first_person * is_first_person(
-            text
-        )
-        message += weights.term_count * math.log1p(match.term_count)
+        features: dict[str, Any] = {
+            "intercept": 1.0,
+            "user": table["role"][rows] == ROLES.index(Role.USER),
+            "uninformative": ~informative,
+            "question_share": question_share(text),
+            "first_person": is_first_person(text),
+            "general_request": is_general_request(text),
+            "term_count": math.log1p(match.term_count),
+            "top_coverage": _highest(match.neighbours_coverage[rows], informative),
+        }
         if similarities:
-            best_passage, with_neighbours = similarities
-            parts["meaning"] = weights.best_passage * best_passage + weights.with_neighbours * with_neighbours
-            message += weights.top_passage * _highest(best_passage, informative)
+            features["best_passage"], features["with_neighbours"] = similarities
+            features["top_passage"] = _highest(similarities[0], informative)
         best_bm25 = _highest(match.bm25[rows], informative) or _highest(match.bm25[rows])
         if best_bm25:
-            relative = np.minimum(match.bm25[rows] / np.float32(best_bm25), 1)
-            parts["words"] = weights.term_coverage * match.coverage[rows] + weights.bm25 * relative
-        speakers = self._mentioned_speakers(text)
-        if speakers:
-            parts["speaker"] = weights.speaker * np.isin(table["speaker"][rows], speakers)
+            features["term_coverage"] = match.coverage[rows]
+            features["bm25"] = np.minimum(match.bm25[rows] / np.float32(best_bm25), 1)
+        if speakers := self._mentioned_speakers(text):
+            features["speaker"] = np.isin(table["speaker"][rows], speakers)
         if dates:
-            parts["time"] = weights.time * said_in_spans(table, rows, dates, now)
+            features["time"] = said_in_spans(table, rows, dates, now)
         feedback = self._feedback.similarity(table["number"][rows], text[:MAX_QUERY_CHARACTERS], query)
         if feedback is not None:
-            parts["wrong"] = -NEGATIVE_FEEDBACK_PENALTY * feedback
-        parts["user"] = np.float32(math.log(user_weight)) * (table["role"][rows] == ROLES.index(Role.USER))
-        parts["asking"] = weights.uninformative * ~informative
-        parts["message"] = np.full(len(rows), message)
-        return {name: np.asarray(part, np.float32) for name, part in parts.items()}
+            features["feedback"] = feedback
+        return {
+            name: np.broadcast_to(np.asarray(values, np.float32), len(rows))
+            for name, values in features.items()
+        }
 
     def _mentioned_speakers(self, text: str) -> list[int]:
         """Codes of the speakers whose name a query mentions first: several speakers can have the same name."""
@@ -404,9 +416,8 @@ class MemorySearch(IndexState):
             self._changed = 0
         return self._baseline
 
-    def _hits(
-        self, rows: Rows, parts: Mapping[str, Floats], term_hits: Sequence[TermHits], limit: int
-    ) -> list[RecallHit]:
+    def _hits(self, found: Candidates, parts: Mapping[str, Floats], limit: int) -> list[RecallHit]:
+        rows, term_hits = found.rows, found.term_hits
         zeros = np.zeros(len(rows), np.float32)
         total = sum(parts.values(), zeros)
         # A row without evidence fits no better than any other, so it is no hit, even if the user said it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -55,7 +55,7 @@ class TermMatch:
         unknown = math.log(1 + (size + 0.5) / 0.5)
         if size > MAX_TERM_CHUNKS:  # a term without hits may have been ignored because it is too frequent
             unknown = sum(rarities) / max(1, len(rarities))
-        # The sum that a chunk would reach that contains every term, each as well as the best chunk for that term.
+        # The highest possible sum: of a chunk that has, for every term, the score of the best chunk for that term.
         best = sum(rarities) + unknown * (term_count - len(hits)) or 1.0
         shares = [
             TermHits(hit.term, hit.rows, hit.scores * (rarity / max(float(hit.scores.max()), 1e-9) / best))
@@ -223,12 +223,35 @@ def _mean_and_spread(values: Floats) -> tuple[float, float]:
     return (float(known.mean()), max(float(known.std()), MIN_SPREAD)) if len(known) else (0.0, 1.0)
 
 
+# What the parts of a score are made of. The parts are shown to users.
+PARTS = {
+    "meaning": ("best_passage", "with_neighbours"),
+    "words": ("term_coverage", "bm25"),
+    "speaker": ("speaker",),
+    "time": ("time",),
+    "user": ("user",),
+    "asking": ("uninformative",),
+    "wrong": ("feedback",),
+    "message": (
+        "question_share",
+        "first_person",
+        "general_request",
+        "term_count",
+        "top_passage",
+        "top_coverage",
+        "memory_size",
+        "intercept",
+    ),
+}
+EVIDENCE = ("meaning", "words", "speaker", "time", "wrong")  # the parts that relate a chunk to the query
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """The weights of a logistic regression. The log-odds that a chunk helps with a query are the sum of its features,
     each times its weight.
 
-    How they were fitted and rounded: docs/recall.md. Similarities are z-scores (see `ScoreBaseline`), coverages are
+    They are fitted by `scripts/bench recall --all --fit`. Similarities are z-scores (see `ScoreBaseline`), coverages are
     shares from 0 to 1.
     """
 
@@ -243,15 +266,39 @@ class Weights:
     # Features of the query and of the whole result, the same for every chunk
     question_share: float  # the share of the query's words that stand in questions and requests
     first_person: float  # the query is about its author or both parties: "my", "did I"
+    general_request: float  # anybody could ask it: "How do I boil an egg?"
     term_count: float  # log(1 + number of terms)
     top_passage: float  # the highest `best_passage` among the candidates
     top_coverage: float  # the highest `term_coverage` among the candidates, neighbours included
+    memory_size: float  # log(1 + number of chunks that are searched)
     intercept: float
+    feedback: float = -20.0  # similarity to a query that the chunk was wrong for: then it is no hit
+
+    def parts(self, features: Mapping[str, Floats], user_weight: float) -> dict[str, Floats]:
+        """What each part adds to the log-odds. Features that are not known add nothing."""
+        weights = {one.name: getattr(self, one.name) for one in fields(self)} | {
+            "user": math.log(user_weight)
+        }
+        return {
+            part: np.asarray(
+                sum(weights[name] * features[name] for name in names if name in features), np.float32
+            )
+            for part, names in PARTS.items()
+            if any(name in features for name in names)
+        }
 
 
-WITH_VECTORS = Weights(0.65, 0.55, 2.9, 2.9, 1.3, 0.65, -5.0, 1.65, 0.8, 0.4, -0.5, -0.9, -10.2)
-WITHOUT_VECTORS = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.25, 0.0, -1.0, -9.3)
-NEGATIVE_FEEDBACK_PENALTY = 20.0  # so large that a chunk with feedback for the same query is no hit
+WITH_VECTORS = Weights(0.65, 0.55, 2.9, 2.9, 1.3, 0.65, -5.0, 1.65, 0.8, 0.0, 0.4, -0.5, -0.9, 0.0, -10.2)
+WITHOUT_VECTORS = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.0, 0.25, 0.0, -1.0, 0.0, -9.3)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """The rows that a search compares, with their features by name."""
+
+    rows: Rows
+    features: Mapping[str, Floats]
+    term_hits: Sequence[TermHits]
 
 
 MAX_FEEDBACK_TERMS = 64  # terms of a query that are compared with those of earlier queries

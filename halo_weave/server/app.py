@@ -42,7 +42,7 @@ from halo_weave.server.sse import REF
 from halo_weave.server.stateless_runs import StatelessRuns
 
 WEB = Path(__file__).parents[1] / "web"
-# The machine's own table may be missing or wrong.
+# The table of the operating system may be missing or wrong.
 _MEDIA_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -57,25 +57,25 @@ _MEDIA_TYPES = {
 _ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     "4XX": {
         "model": errors.ErrorResponse,
-        "description": "What was asked cannot be done; the message says why.",
+        "description": "The request cannot be fulfilled; the message says why.",
     },
     "5XX": {
         "model": errors.ErrorResponse,
-        "description": "Not now, or not any more; the message says what to do.",
+        "description": "The server cannot fulfil the request now; the message says what to do.",
     },
 }
 _ABOUT = """One endless conversation for local models. Ids of turns and positions are decimal strings; a chunk's key is
-`turn.chunk.role`. Every error is `{"error": {"code", "message"}}`. What is not described here is refused: fields,
-parameters, bodies. Only the prototype's addresses pass over parameters and bodies."""
+`turn.chunk.role`. Every error is `{"error": {"code", "message"}}`. Fields, parameters and bodies that are not described here
+are refused; only the prototype's addresses ignore them."""
 
 
 class _Api(FastAPI):
-    def __init__(self, policy: Policy, **about: Any) -> None:
-        super().__init__(**about)
+    def __init__(self, policy: Policy, **options: Any) -> None:
+        super().__init__(**options)
         self.policy = policy
 
     def openapi(self) -> dict[str, Any]:
-        """The framework's description, with our errors, the events, and the key."""
+        """The framework's OpenAPI description, plus error responses, events and security schemes."""
         if self.openapi_schema is None:
             schema = super().openapi()
             failure = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}}
@@ -88,7 +88,7 @@ class _Api(FastAPI):
                 schema["components"]["schemas"].pop(name, None)
             schema["components"]["schemas"] |= _event_schemas()
             schema["components"]["securitySchemes"] = _key_schemes(self.policy)
-            # An empty requirement means none: a server without a key admits everyone.
+            # An empty requirement means that no key is needed.
             schema["security"] = [
                 *([] if self.policy.key else [{}]),
                 *({name: []} for name in _key_schemes(self.policy)),
@@ -96,8 +96,8 @@ class _Api(FastAPI):
         return super().openapi()
 
     @cached_property
-    def fixed_ends(self) -> list[tuple[re.Pattern[str], list[str]]]:
-        """The addresses that do not end with a parameter, with their methods."""
+    def static_paths(self) -> list[tuple[re.Pattern[str], list[str]]]:
+        """The paths that do not end with a parameter, with their methods."""
         paths = self.openapi()["paths"].items()
         return [
             (compile_path(path)[0], [method.upper() for method in methods])
@@ -118,13 +118,13 @@ def _key_schemes(policy: Policy) -> dict[str, Any]:
         "key": {
             "type": "http",
             "scheme": "bearer",
-            "description": "The server's key, if it was started with one: every address here needs it then.",
+            "description": "The server's key. Every address needs it if the server was started with a key.",
         },
         "cookie": {
             "type": "apiKey",
             "in": "cookie",
             "name": policy.cookie,
-            "description": "What `POST /api/session` gives for the key. Its name has the server's port.",
+            "description": "The session cookie from `POST /api/session`. Its name contains the server's port.",
         },
     }
 
@@ -133,11 +133,11 @@ class _PageFiles(StaticFiles):
     """Serves the page's files with their media types; other files are not served."""
 
     def file_response(self, full_path: Any, *more: Any, **named: Any) -> Response:
-        answer = super().file_response(full_path, *more, **named)
+        response = super().file_response(full_path, *more, **named)
         kind = _MEDIA_TYPES.get(Path(full_path).suffix)
-        if kind and "content-type" in answer.headers:
-            answer.headers["content-type"] = kind
-        return answer
+        if kind and "content-type" in response.headers:
+            response.headers["content-type"] = kind
+        return response
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         if Path(path).suffix not in _MEDIA_TYPES:  # such as sources for the type checker
@@ -177,8 +177,8 @@ def create_app(
     for router in (*families, system.routes(service, policy)):
         checks = [Depends(_check_method), Depends(_check_body_expected), Depends(_check_query_parameters)]
         app.include_router(router, dependencies=checks)
-    running = PerUser(lambda who: StatelessRuns(f"prototype {who}".strip()))
-    generation_history = PerUser(lambda who: generation.GenerationHistory())
+    running = PerUser(lambda person: StatelessRuns(f"prototype {person}".strip()))
+    generation_history = PerUser(lambda person: generation.GenerationHistory())
     app.include_router(generation.routes(service.engine, running, generation_history))
     app.include_router(remote_kv.routes(service.engine, service.calibration))
     app.include_router(koboldai.routes(service.engine, running, generation_history))
@@ -199,7 +199,7 @@ def create_app(
     return AuthMiddleware(app, policy, service.people)
 
 
-def _check_described_route(request: Request) -> dict[str, Any]:
+def _described_operation(request: Request) -> dict[str, Any]:
     operation = request.app.openapi()["paths"][request.scope["route"].path_format][request.method.lower()]
     return cast(dict[str, Any], operation)
 
@@ -208,16 +208,16 @@ def _check_method(request: Request) -> None:
     """Refuse other methods at an address that would otherwise match a route with a parameter."""
     if not request.scope["route"].path_format.endswith("}"):
         return
-    for pattern, methods in request.app.fixed_ends:
+    for pattern, methods in request.app.static_paths:
         if pattern.match(request.scope["path"]):
             raise HTTPException(405, headers={"allow": ", ".join(methods)})
 
 
 async def _check_body_expected(request: Request) -> None:
-    """Refuse a body that no route would read."""
+    """Refuse a body if the route takes none."""
     sent = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    if sent and "requestBody" not in _check_described_route(request) and await request.body():
-        raise ApiError(422, "bad_input", "This address takes no body. Send none.")
+    if sent and "requestBody" not in _described_operation(request) and await request.body():
+        raise ApiError(422, "bad_input", "This address takes no body. Send the request without one.")
 
 
 def _check_query_parameters(request: Request) -> None:
@@ -225,7 +225,9 @@ def _check_query_parameters(request: Request) -> None:
     if not request.query_params:
         return
     known = [
-        one["name"] for one in _check_described_route(request).get("parameters", ()) if one["in"] == "query"
+        parameter["name"]
+        for parameter in _described_operation(request).get("parameters", ())
+        if parameter["in"] == "query"
     ]
     unknown = sorted(set(request.query_params) - set(known))
     if unknown:

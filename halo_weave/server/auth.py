@@ -1,4 +1,4 @@
-"""Authentication and request checks: host, origin, key, session, size and pace, before a request is read."""
+"""Authentication and request checks: host, origin, key, session, body size and timeouts."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from halo_weave.store.records import OWNER
 T = TypeVar("T")
 
 UNKNOWN_USER = "?"  # the key was not checked because the memory is not open yet
-# The id of the person; None: the program itself, or a server that only one person uses.
-CURRENT_USER: ContextVar[str | None] = ContextVar("who", default=None)
+# The id of the person who sent the request; None: the program itself, or only one person uses the server.
+CURRENT_USER: ContextVar[str | None] = ContextVar("current_user", default=None)
 
 
 class PerUser(Generic[T]):
-    """An object for each person, made when it is first used."""
+    """One object per person, created when it is first used."""
 
     def __init__(self, make: Callable[[str], T]) -> None:
         self._make, self._lock = make, Lock()
         self._made: dict[str, T] = {}
 
     def __call__(self) -> T:
-        who = CURRENT_USER.get() or ""
+        person = CURRENT_USER.get() or ""
         with self._lock:
-            if who not in self._made:
-                self._made[who] = self._make(who)
-            return self._made[who]
+            if person not in self._made:
+                self._made[person] = self._make(person)
+            return self._made[person]
 
 
 JSON_LIMIT = 1_000_000
 _CHAT_LIMIT = 32_000_000
-_DOCUMENT_LIMIT = 210_000_000  # more than the settings allow for a file
+_DOCUMENT_LIMIT = 210_000_000  # larger than the largest value of the setting
 _IMPORT_LIMIT = 64_000_000_000
 _MIN_KEY_LENGTH = 16
-_FREE_ATTEMPTS = 10  # wrong keys that one address may try in a row
-_ATTEMPT_DELAY = 6.0  # seconds until it may try one more
+_FREE_ATTEMPTS = 10  # wrong keys that one client address may try in a row
+_ATTEMPT_DELAY = 6.0  # seconds between further attempts
 _MAX_REMEMBERED = 1024  # limit of remembered addresses and of sessions
 _RECHECK_SECONDS = 0.5  # seconds between two checks whether a person still has access to a running response
 _PIECE_SECONDS = 30.0  # timeout for the next piece of a body, in seconds
@@ -79,7 +79,7 @@ _HEADERS = {
 
 
 class Sessions:
-    """Sessions of browsers, which use them instead of the key, until they end or the server does."""
+    """Browser sessions, which replace the key. They end with the server at the latest."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -130,7 +130,7 @@ class Policy:
     any_address: bool = False  # also every numeric address: DNS rebinding needs a name
     origins: frozenset[str] = frozenset()
     sessions: Sessions = field(default_factory=Sessions, compare=False)
-    _guesses: _KeyAttempts = field(default_factory=_KeyAttempts, compare=False)
+    _attempts: _KeyAttempts = field(default_factory=_KeyAttempts, compare=False)
 
     def __post_init__(self) -> None:
         if self.key and (
@@ -141,64 +141,63 @@ class Policy:
             )
         for name in self.names:
             if not _HOST.fullmatch(name):
-                raise BadSetting(f"{name!r} is not a host's name. One looks like box.lan or box.lan:8080.")
+                raise BadSetting(f"{name!r} is not a host name. Write it like box.lan or box.lan:8080.")
         for origin in self.origins:
             if not re.fullmatch(r"https?://[^/\s*]+", origin):
                 raise BadSetting(
-                    f"{origin!r} is not an origin. One looks like https://example.org, without a path."
+                    f"{origin!r} is not an origin. Write it like https://example.org, without a path."
                 )
 
-    def foreign(self, method: str, path: str, headers: Headers) -> ApiError | None:
-        """Why a request is refused: its host is not this server, or it comes from another page. None: accepted."""
+    def origin_error(self, method: str, path: str, headers: Headers) -> ApiError | None:
+        """The error for a request to another host name, or from a page of another origin; None: accepted."""
         host = headers.getlist("host")
         if len(host) != 1 or not self.is_own_host(host[0]):
             return ApiError(
                 403,
                 "foreign_host",
-                "This server does not go by that name. Name it with --allow-host if it should.",
+                "This is not a name of this server. Allow it with --allow-host.",
             )
         origin = headers.get("origin")
         if origin is not None and origin != f"http://{host[0]}" and origin not in self.origins:
             return ApiError(
                 403,
                 "foreign_origin",
-                "Another site's page may not use this server. Name it with --origin if it should.",
+                "Pages of other sites may not use this server. Allow an origin with --origin.",
             )
         # Images, scripts and forms of other pages send no Origin, but browsers send Sec-Fetch-Site.
-        elsewhere = headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
-        if elsewhere and origin not in self.origins and (method not in {"GET", "HEAD"} or _needs_key(path)):
-            return ApiError(403, "foreign_origin", "Another site's page may not use this server.")
+        cross_site = headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}
+        if cross_site and origin not in self.origins and (method not in {"GET", "HEAD"} or _needs_key(path)):
+            return ApiError(403, "foreign_origin", "Pages of other sites may not use this server.")
         return None
 
     def admit(
         self, path: str, headers: Headers, address: str = "", people: People | None = None
     ) -> str | ApiError | None:
-        """The person who sends a request from this address; None if only one person uses the server. Raises an error if
-        access is denied.
+        """The person who sent a request, None if only one person uses the server, or the error if access is denied.
 
-        People's keys are known once the memory is open. From the first person on, everybody needs a key.
+        People's keys are known once the memory is open. As soon as one person was added, everybody needs a key.
         """
-        guarded = _needs_key(path)  # the other addresses answer also without the memory
-        several = guarded and people is not None and people.several()
-        if not guarded or not (self.key or several):
+        needs_key = _needs_key(path)  # other paths do not need the memory either
+        several = needs_key and people is not None and people.several()
+        if not needs_key or not (self.key or several):
             return None if people or self.key else UNKNOWN_USER
         session = self.sessions.person(self.session_of(headers))
         if session is not None and (people is None or people.key_mark(session[0]) == session[1]):
             return session[0]
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and given.strip():
-            if wait := self._guesses.wait(address):
+        scheme, _, sent_key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and sent_key.strip():
+            if wait := self._attempts.wait(address):
                 return ApiError(
                     429,
                     "too_many_guesses",
                     f"Too many wrong keys came from your address. Try again in {wait:.0f} seconds.",
                     {"retry-after": f"{wait + 0.5:.0f}"},
                 )
-            if self.key and _equal_secrets(given.strip(), self.key):
+            if self.key and _equal_secrets(sent_key.strip(), self.key):
                 return OWNER
-            if several and people and (person := people.by_key(given.strip())):
-                return person
-            self._guesses.note(address)
+            if several and people and (owner_of_key := people.by_key(sent_key.strip())):
+                return owner_of_key
+            self._attempts.note(address)
         return ApiError(
             401,
             "key_needed",
@@ -237,13 +236,13 @@ class Policy:
         return f"halo_weave_{self.port}"
 
 
-def _equal_secrets(given: str, expected: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+def _equal_secrets(value: str, expected: str) -> bool:
+    return hmac.compare_digest(value.encode("utf-8", "replace"), expected.encode())
 
 
 def _needs_key(path: str) -> bool:
-    """Whether an address needs the key: all but the page itself, which asks for the key, and the health check. Neither
-    contains the user's data."""
+    """Whether a path needs the key: all but the page, which asks for the key, and the health checks. These contain no user
+    data."""
     return not (path in {"/", "/favicon.ico", "/healthz", "/readyz"} or path.startswith("/static/"))
 
 
@@ -261,7 +260,7 @@ class AuthMiddleware:
         self.app = app
         self.policy = policy
         self._people = people
-        self._shared = CORSMiddleware(
+        self._cors = CORSMiddleware(
             self._enter,
             allow_origins=policy.origins,
             allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
@@ -279,11 +278,11 @@ class AuthMiddleware:
         headers, path = Headers(scope=scope), scope["path"]
         shared = headers.get("origin") in self.policy.origins
         answer = _with_security_headers(send, path, shared=shared)
-        refusal = self.policy.foreign(scope["method"], path, headers)
+        refusal = self.policy.origin_error(scope["method"], path, headers)
         if refusal:
             await error_response(refusal, path)(scope, receive, answer)
         else:
-            await self._shared(scope, receive, answer)
+            await self._cors(scope, receive, answer)
 
     async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
         """After the checks of host and origin: check key and size."""
@@ -292,43 +291,40 @@ class AuthMiddleware:
         address = (scope.get("client") or ("",))[0]
         people = self._people()
         try:
-            who = await to_thread.run_sync(self.policy.admit, path, headers, address, people)
+            person = await to_thread.run_sync(self.policy.admit, path, headers, address, people)
         except HaloWeaveError as error:  # the memory cannot be read
-            who = error if isinstance(error, ApiError) else ApiError(*status_and_code(error), str(error))
-        refusal = who if isinstance(who, ApiError) else _oversize(headers, limit)
-        if refusal or isinstance(who, ApiError):
-            await error_response(refusal or who, path)(scope, receive, send)  # type: ignore[arg-type]
+            person = error if isinstance(error, ApiError) else ApiError(*status_and_code(error), str(error))
+        refusal = person if isinstance(person, ApiError) else _oversize(headers, limit)
+        if refusal or isinstance(person, ApiError):
+            await error_response(refusal or person, path)(scope, receive, send)  # type: ignore[arg-type]
             return
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, _headers_only(send)
-        asking = CURRENT_USER.set(who)
+        token = CURRENT_USER.set(person)
         try:
-            if who is None or people is None:
+            if person is None or people is None:
                 await self.app(scope, _limit_body(receive, limit), send)
             else:
-                await self._run_until_revoked(who, people, scope, _limit_body(receive, limit), send)
+                await self._run_until_revoked(person, people, scope, _limit_body(receive, limit), send)
         finally:
-            CURRENT_USER.reset(asking)
+            CURRENT_USER.reset(token)
 
     async def _run_until_revoked(
-        self, who: str, people: People, scope: Scope, receive: Receive, send: Send
+        self, person: str, people: People, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        """Run the request; when the key is revoked or the window is no longer shared, end its response, also event
-        streams."""
-        before = await to_thread.run_sync(people.reads, who)
+        """Run the request. End its response, also an event stream, if the key is revoked or a window is no longer shared."""
+        before = await to_thread.run_sync(people.reads, person)
 
-        def still() -> bool:
-            return people.key_mark(who) is not None and before <= people.reads(who)
+        def still_allowed() -> bool:
+            return people.key_mark(person) is not None and before <= people.reads(person)
 
         async with anyio.create_task_group() as group:
 
             async def watch() -> None:
                 while True:
                     await anyio.sleep(_RECHECK_SECONDS)
-                    with contextlib.suppress(
-                        HaloWeaveError
-                    ):  # the memory cannot be read, so nothing new is sent
-                        if not await to_thread.run_sync(still):
+                    with contextlib.suppress(HaloWeaveError):  # the memory cannot be read: check again later
+                        if not await to_thread.run_sync(still_allowed):
                             group.cancel_scope.cancel()
                             return
 
@@ -364,7 +360,7 @@ def _headers_only(send: Send) -> Send:
 
 
 def _limit_of(path: str) -> int:
-    """How many bytes a request may have. Messages may contain documents, and clients of /v1 send their whole history."""
+    """The largest allowed body in bytes. Messages may contain documents, and clients of /v1 send their whole history."""
     if path.startswith("/v1/") or re.fullmatch(r"/api/windows/[^/]+/messages", path):
         return _CHAT_LIMIT
     return {"/api/import": _IMPORT_LIMIT, "/api/documents": _DOCUMENT_LIMIT}.get(path, JSON_LIMIT)
@@ -376,7 +372,7 @@ def _oversize(headers: Headers, limit: int) -> ApiError | None:
         return ApiError(400, "bad_input", "The Content-Length is not a number.")
     if len(declared) > 15 or int(declared) > limit:
         return ApiError(
-            413, "too_large", f"The request is larger than the {limit:,} bytes this address takes."
+            413, "too_large", f"The request is larger than the {limit:,} bytes that this address allows."
         )
     return None
 
@@ -389,7 +385,7 @@ def _limit_body(receive: Receive, limit: int) -> Receive:
     async def counted() -> Message:
         nonlocal taken, more
         if not more:
-            return await receive()  # whether the client is still there
+            return await receive()  # whether the client is still connected
         try:
             with anyio.fail_after(min(_PIECE_SECONDS, max(0.0, end - anyio.current_time()))):
                 message = await receive()

@@ -55,16 +55,16 @@ _STATUS_BY_ERROR: dict[type[Exception], tuple[int, str]] = {
 }
 _BY_STATUS = {
     400: ("bad_input", "The request could not be read. Send what /api/openapi.json describes."),
-    404: ("not_found", "There is nothing at this address. /api/openapi.json names all addresses."),
-    405: ("method_not_allowed", "This address does not take that method. See /api/openapi.json."),
-    408: ("too_slow", "The request came too slowly. Send it again, faster."),
-    413: ("too_large", "The request is larger than this address takes."),
+    404: ("not_found", "There is nothing at this address. /api/openapi.json lists all addresses."),
+    405: ("method_not_allowed", "This address does not support that method. See /api/openapi.json."),
+    408: ("too_slow", "The request arrived too slowly. Send it again."),
+    413: ("too_large", "The request is larger than this address allows."),
 }
-# What a pattern of the API description requires, in words.
+# What a pattern of the API description requires, as text.
 _EXPECTED = {
     NON_BLANK_PATTERN: "write something; blanks alone are not enough",
     TEXT_PATTERN: "leave out the character NUL: it cannot be stored",
-    KEY_PATTERN: "a key looks like 12.0.user",
+    KEY_PATTERN: "write a chunk key like 12.0.user",
     ID_PATTERN: "use a number, as text",
     WINDOW_ID: "this is not the id of a window",
     TIME_PATTERN: "write a time like 2026-01-31 or 2026-01-31T12:00Z",
@@ -108,7 +108,7 @@ class ApiError(errors.HaloWeaveError):
 
 
 class OpenAiError(ApiError):
-    """A refusal under `/v1`, which may name the wrong field."""
+    """A refused request under `/v1`. `param`: the invalid field."""
 
     def __init__(self, status: int, code: str, sentence: str, *, param: str | None = None) -> None:
         super().__init__(status, code, sentence)
@@ -116,14 +116,14 @@ class OpenAiError(ApiError):
 
 
 def json_bytes(value: Any) -> bytes:
-    """JSON as bytes; single surrogates become question marks."""
+    """JSON as bytes. Unpaired surrogates become question marks."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode(
         "utf-8", "replace"
     )
 
 
 def error_response(error: errors.HaloWeaveError, path: str = "") -> Response:
-    """The response for an error of ours."""
+    """The HTTP response for an error."""
     if isinstance(error, ApiError):
         param = error.param if isinstance(error, OpenAiError) else None
         return _json_response(error.status, error.code, str(error), error.headers, path=path, param=param)
@@ -156,8 +156,8 @@ def _openai_body(status: int, code: str, sentence: str, param: str | None) -> di
         404: "not_found_error",
         429: "rate_limit_error",
     }
-    usual = "server_error" if status >= 500 else "invalid_request_error"
-    return {"message": sentence, "type": kinds.get(status, usual), "param": param, "code": code}
+    default = "server_error" if status >= 500 else "invalid_request_error"
+    return {"message": sentence, "type": kinds.get(status, default), "param": param, "code": code}
 
 
 def openai_error(error: errors.HaloWeaveError) -> tuple[int, dict[str, Any]]:
@@ -175,47 +175,47 @@ def status_and_code(error: errors.HaloWeaveError) -> tuple[int, str]:
 
 
 def _validation_message(error: RequestValidationError) -> str:
-    """What is wrong with a request, field by field."""
-    found = []
-    for one in error.errors()[:5]:
+    """A message that names each invalid field of a request."""
+    messages = []
+    for detail in error.errors()[:5]:
         # The first part is body, query, path or header.
-        place = ".".join(str(part) for part in one["loc"][1:])[:200]
-        message = _field_message(one)
-        if place and not one["type"].startswith("json"):
-            found.append(f"{place}: {message}")
+        field = ".".join(str(part) for part in detail["loc"][1:])[:200]
+        message = _field_message(detail)
+        if field and not detail["type"].startswith("json"):
+            messages.append(f"{field}: {message}")
         else:
-            found.append(message[:1].upper() + message[1:])
-    return "; ".join(found) + "."
+            messages.append(message[:1].upper() + message[1:])
+    return "; ".join(messages) + "."
 
 
-def _field_message(one: dict[str, Any]) -> str:
-    """One complaint of the validator, as a sentence that says what to do."""
-    about = one.get("ctx") or {}
-    match one["type"]:
-        case "string_pattern_mismatch" if about.get("pattern") == NON_BLANK_PATTERN and "\0" in str(
-            one.get("input")
+def _field_message(error: dict[str, Any]) -> str:
+    """The message for one error of the validator: what to do."""
+    context = error.get("ctx") or {}
+    match error["type"]:
+        case "string_pattern_mismatch" if context.get("pattern") == NON_BLANK_PATTERN and "\0" in str(
+            error.get("input")
         ):
             return _EXPECTED[TEXT_PATTERN]
         case "string_pattern_mismatch":
-            return _EXPECTED.get(about.get("pattern", ""), "this is not in the form that is described")
-        case "missing" if len(one["loc"]) < 2:
+            return _EXPECTED.get(context.get("pattern", ""), "this does not have the described form")
+        case "missing" if len(error["loc"]) < 2:
             return "send a JSON object as the body"
         case "missing":
             return "this is needed"
-        case _ if one.get("input", "") is None:
+        case _ if error.get("input", "") is None:
             return "this cannot be empty"
         case "extra_forbidden":
             return "there is no such field"
         case "json_invalid":
-            return f"The body is not valid JSON: {about.get('error', 'it cannot be read')}"
-        case "model_attributes_type" | "model_type" | "dict_type" if len(one["loc"]) < 2:
+            return f"The body is not valid JSON: {context.get('error', 'it cannot be read')}"
+        case "model_attributes_type" | "model_type" | "dict_type" if len(error["loc"]) < 2:
             return "send a JSON object, with content type application/json"
         case "model_attributes_type" | "model_type" | "dict_type":
             return "use a JSON object"
         case known if known in _MESSAGES:
-            return _MESSAGES[known].format_map({name: _number(value) for name, value in about.items()})
+            return _MESSAGES[known].format_map({name: _number(value) for name, value in context.items()})
         case _:
-            return str(one["msg"]).removeprefix("Value error, ").rstrip(".")
+            return str(error["msg"]).removeprefix("Value error, ").rstrip(".")
 
 
 def _number(value: Any) -> Any:
@@ -225,7 +225,7 @@ def _number(value: Any) -> Any:
 
 
 def install_error_handlers(app: FastAPI) -> None:
-    """Answer every error in the same shape, also those of the framework."""
+    """Give every error response the same shape, also those of the framework."""
 
     @app.exception_handler(errors.HaloWeaveError)
     async def known(request: Request, error: errors.HaloWeaveError) -> Response:
@@ -248,9 +248,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return _json_response(
-            400, "gone", "The client left before its request was whole."
-        )  # the client is gone
+        return _json_response(400, "gone", "The client disconnected before it had sent the whole request.")
 
     @app.exception_handler(Exception)
     async def unknown(request: Request, error: Exception) -> Response:

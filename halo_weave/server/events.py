@@ -49,20 +49,22 @@ class TurnStats(Output):
     tokens_per_second: float
     overhead_ms_per_turn: float = Field(
         validation_alias="own_ms_per_turn",
-        description="Halo Weave's own time until the engine got the prompt.",
+        description="Halo Weave's own time before the engine got the prompt.",
     )
     recall_ms: float = Field(
         description="Time for search and the recall plan, part of the time before the model was called."
     )
-    overhead_ms_after: float = Field(validation_alias="own_ms_after", description="After its last token.")
+    overhead_ms_after: float = Field(
+        validation_alias="own_ms_after", description="Halo Weave's own time after the last token."
+    )
     overhead_ms_per_token: float = Field(validation_alias="own_ms_per_token")
-    thought_tokens: int = Field(description="Of the tokens, those that the model thought.")
-    only_thought: bool = Field(description="The reply ended before there was an answer.")
+    thought_tokens: int = Field(description="The number of these tokens that belong to thoughts.")
+    only_thought: bool = Field(description="The reply ended during a thought, without an answer.")
     nothing_added: bool = Field(
-        description="The model had nothing to add to the continued reply; it stays as it was."
+        description="The model added nothing to the continued reply, which is unchanged."
     )
     malformed_rows: int = Field(
-        validation_alias="faults", description="Attention rows that could not be used."
+        validation_alias="faults", description="Malformed attention rows, which were not used."
     )
     server_prompt_tokens: int = Field(
         validation_alias="prompted",
@@ -78,23 +80,23 @@ def _encode_floats(row: Brightness) -> str:
 
 
 def _event_model(
-    name: str, kind: type, base: type[Output] = Output, leave_out: tuple[str, ...] = (), **about: Any
+    name: str, kind: type, base: type[Output] = Output, leave_out: tuple[str, ...] = (), **descriptions: Any
 ) -> type[Output]:
-    """A model with the event's own fields. `about`: a description of a field, or another type with one."""
-    made: dict[str, Any] = {}
+    """A model with the fields of the event. `descriptions`: by field, its description, or its type and description."""
+    fields_of_model: dict[str, Any] = {}
     hints = get_type_hints(kind)
     for field in fields(kind):
         key = _KEYS.get(field.name, field.name)
         if key in base.model_fields or field.name in (*leave_out, "chunk"):
             continue
-        given = about.get(key)
+        description = descriptions.get(key)
         shape = Number if field.name in _IDS else _FIELD_TYPES.get(hints[field.name], hints[field.name])
         read_from = None if key == field.name else field.name
-        described = (shape, Field(description=given, validation_alias=read_from))
-        made[key] = given if isinstance(given, tuple) else described
-    for other in about.keys() - made.keys():
-        made[other] = about[other]
-    return create_model(name, __base__=base, __doc__=kind.__doc__, **made)
+        described = (shape, Field(description=description, validation_alias=read_from))
+        fields_of_model[key] = description if isinstance(description, tuple) else described
+    for other in descriptions.keys() - fields_of_model.keys():
+        fields_of_model[other] = descriptions[other]
+    return create_model(name, __base__=base, __doc__=kind.__doc__, **fields_of_model)
 
 
 _FIELD_TYPES: dict[Any, Any] = {
@@ -108,15 +110,15 @@ _FIELD_TYPES[tuple[events.ResurrectedChunk, ...]] = list[  # type: ignore[misc]
         "ResurrectedChunk",
         events.ResurrectedChunk,
         LiveChunk,
-        part="Itself a hit, or the pair of one.",
+        part="Whether it is a hit, or was resurrected together with a hit.",
         hit=(KeyText, Field(description="The key of the hit.")),
         words=(
             Annotated[list[str], BeforeValidator(list)],
-            Field(description="Of the user's that it matches."),
+            Field(description="Words of the query that it contains."),
         ),
-        parts=(dict[str, float], Field(description="Of the similarity.")),
-        window="Where it was said.",
-        pruned_here="It was pruned in this window; else it comes from another one.",
+        parts=(dict[str, float], Field(description="Parts of the similarity.")),
+        window="The window in which it was said.",
+        pruned_here="Whether it was pruned in this window; else it comes from another one.",
     )
 ]
 _FIELD_TYPES[tuple[events.PrunedChunk, ...]] = list[PrunedChunk]
@@ -130,33 +132,36 @@ _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
         events.ChunksPruned,
         {"tokens_over_budget": "Tokens over the budget although nothing more can be pruned."},
     ),
-    ("message_stored", events.MessageStored, {"frames": "Tokens of all frames that the model reads now."}),
+    ("message_stored", events.MessageStored, {"frames": "Tokens of all frames in the prompt."}),
     (
         "regenerating",
         events.RegenerationStarted,
         {
-            "reply_turn_id": "The turn that the answer will be.",
-            "prefix_tokens": "Tokens that the answer begins with: the model said them before.",
+            "reply_turn_id": "The id of the reply's turn.",
+            "prefix_tokens": "Tokens at the beginning of the reply that were generated before.",
         },
     ),
     (
         "prefill_planned",
         PrefillPlanned,
-        {"reused": "Tokens that are still in its cache.", "restored": "Tokens that come back to it."},
+        {
+            "reused": "Tokens that are still in the KV cache.",
+            "restored": "Tokens whose saved cells are copied back.",
+        },
     ),
     (
         "prefill",
         events.PrefillFinished,
-        {"rebuilt": "Why the whole prompt was read again from the start, or nothing."},
+        {"rebuilt": "Why the whole prompt was computed again; empty: it was not."},
     ),
     (
         "token",
         events.TokenGenerated,
         {
             "leave_out": ("piece", "surprisal", "likely"),
-            "text": "Whole characters only: the token that ends one carries it.",
-            "tool": "Part of a tool's answer, not of the model's words.",
-            "thought": "Part of what the model thinks before it answers.",
+            "text": "Whole characters only: a character that spans tokens is in the last of them.",
+            "tool": "Whether it is part of a tool's output.",
+            "thought": "Whether it is part of a thought.",
         },
     ),
     (
@@ -183,19 +188,24 @@ _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
     (
         "client_tool_called",
         events.ClientToolCalled,
-        {"arguments": (dict[str, Any], Field(description="As the model wrote them."))},
+        {"arguments": (dict[str, Any], Field(description="The arguments of the call."))},
     ),
     ("tool_answered", events.ToolAnswered, {}),
     (
         "memory_changed",
         events.MemoryChanged,
-        {"content": (Any, Field(description="What is saved there, or was."))},
+        {
+            "content": (
+                Any,
+                Field(description="The content of the entry; after a deletion, its last content."),
+            )
+        },
     ),
     ("reply_stored", events.ReplyStored, {}),
     (
         "reply_not_stored",
         events.ReplyNotStored,
-        {"message": "Why what was shown is not stored yet; empty: it is stored again."},
+        {"message": "Why the reply is not stored yet; empty: it is stored now."},
     ),
     (
         "done",
@@ -209,14 +219,17 @@ _EVENT_TABLE: list[tuple[str, type, dict[str, Any]]] = [
         },
     ),
     ("failed", events.TurnFailed, {"remote": "Whether the server that runs the model failed."}),
-    ("model", events.ModelChange, {"model": "The one that is wanted."}),
+    ("model", events.ModelChange, {"model": "The requested model."}),
     ("changed", events.WindowChanged, {}),
     ("deleted", events.WindowDeleted, {}),
     ("reset", events.EventsLost, {}),
 ]
 _MODELS = {
-    kind: (name, _event_model("".join(part.title() for part in name.split("_")) + "Event", kind, **about))
-    for name, kind, about in _EVENT_TABLE
+    kind: (
+        name,
+        _event_model("".join(part.title() for part in name.split("_")) + "Event", kind, **descriptions),
+    )
+    for name, kind, descriptions in _EVENT_TABLE
 }
 EVENTS: dict[str, type[Output]] = dict(_MODELS.values())
 

@@ -33,23 +33,25 @@ if sys.platform != "win32":
     import resource
 
 _log = logging.getLogger(__name__)
-_SHUTDOWN_SECONDS = 3  # seconds that requests under way get to end
-_IDLE_SECONDS = 30  # that a connection may stay open between two requests
-_HEADER_SECONDS = 10  # from a connection, or the first byte of a request, to the end of its headers
+_SHUTDOWN_SECONDS = 3  # seconds that running requests may take to end
+_IDLE_SECONDS = 30  # seconds that a connection may be idle between two requests
+_HEADER_SECONDS = (
+    10  # seconds from a new connection, or the first byte of a request, to the end of its headers
+)
 _MAX_CONNECTIONS = 512
 _RESERVED_FILES = 128  # descriptors for other uses: the memory, files, the model
-_LOG_INTERVAL = 60  # between two lines in the log about descriptors
+_LOG_INTERVAL = 60  # seconds between two log lines about missing file descriptors
 _BACKLOG = 64
 
 
 def _connection_limit() -> int:
-    """How many connections may be open at once, with the descriptors that this process may have."""
+    """The number of connections that this process has file descriptors for."""
     if sys.platform == "win32":
         return _MAX_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MAX_CONNECTIONS + _RESERVED_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = _MAX_CONNECTIONS + _RESERVED_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft == resource.RLIM_INFINITY:
         return _MAX_CONNECTIONS
@@ -57,16 +59,16 @@ def _connection_limit() -> int:
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed if no complete request arrives in time, or if another one needs its place."""
+    """A connection that is closed if no complete request arrives in time, or if a new connection needs its file descriptor."""
 
-    room = _MAX_CONNECTIONS
+    limit = _MAX_CONNECTIONS
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_headers()
-        if len(self.connections) > self.room and not close_idle_connection(self.connections, but=self):
-            sentence = f"{self.room} connections are open already. Close some."
+        if len(self.connections) > self.limit and not close_idle_connection(self.connections, keep=self):
+            sentence = f"{self.limit} connections are open already. Close some."
             self.transport.write(_raw_response(ApiError(503, "too_many_clients", sentence)))
             self.transport.close()
 
@@ -92,13 +94,13 @@ class _Connection(H11Protocol):
         """Whether no request is running: none has arrived, its headers are incomplete, or it was answered."""
         return self.cycle is None or self.cycle.response_complete
 
-    def give_way(self) -> None:
+    def close_now(self) -> None:
         self.transport.abort()
 
     def _await_headers(self) -> None:
         self._stop_waiting()
         self.since = time.monotonic()
-        self._timer = self.loop.call_later(_HEADER_SECONDS, self.give_way)
+        self._timer = self.loop.call_later(_HEADER_SECONDS, self.close_now)
 
     def _stop_waiting(self) -> None:
         if self._timer is not None:
@@ -106,22 +108,26 @@ class _Connection(H11Protocol):
             self._timer = None
 
 
-def close_idle_connection(connections: Iterable[Any], but: object = None) -> bool:
-    """Close the connection that was idle longest. Returns whether there was one."""
-    idle = [one for one in connections if isinstance(one, _Connection) and one is not but and one.idle]
+def close_idle_connection(connections: Iterable[Any], keep: object = None) -> bool:
+    """Close the connection that has been idle longest, except `keep`. Returns whether there was one."""
+    idle = [
+        connection
+        for connection in connections
+        if isinstance(connection, _Connection) and connection is not keep and connection.idle
+    ]
     if idle:
-        gone = min(idle, key=lambda one: one.since)
-        cast(set[Any], connections).discard(gone)
-        gone.give_way()
+        oldest = min(idle, key=lambda connection: connection.since)
+        cast(set[Any], connections).discard(oldest)
+        oldest.close_now()
     return bool(idle)
 
 
-def _raw_response(refusal: ApiError) -> bytes:
-    """A refusal as bytes, without calling the application."""
-    answer = error_response(refusal)
-    headers = b"".join(b"%b: %b\r\n" % one for one in answer.raw_headers)
-    status = f"{answer.status_code} {HTTPStatus(answer.status_code).phrase}".encode()
-    return b"HTTP/1.1 %b\r\nconnection: close\r\n%b\r\n%b" % (status, headers, bytes(answer.body))
+def _raw_response(error: ApiError) -> bytes:
+    """An error response as bytes, without calling the application."""
+    response = error_response(error)
+    headers = b"".join(b"%b: %b\r\n" % header for header in response.raw_headers)
+    status = f"{response.status_code} {HTTPStatus(response.status_code).phrase}".encode()
+    return b"HTTP/1.1 %b\r\nconnection: close\r\n%b\r\n%b" % (status, headers, bytes(response.body))
 
 
 class _WebSocketRejection(asyncio.Protocol):
@@ -130,14 +136,14 @@ class _WebSocketRejection(asyncio.Protocol):
     def __init__(self, **_: object) -> None: ...
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        sentence = "There are no WebSockets here. Events come from /api/windows/{window_id}/events."
-        writing = cast(asyncio.WriteTransport, transport)
-        writing.write(_raw_response(ApiError(400, "bad_input", sentence)))
-        writing.close()
+        sentence = "This server has no WebSockets. Events come from /api/windows/{window_id}/events."
+        writable = cast(asyncio.WriteTransport, transport)
+        writable.write(_raw_response(ApiError(400, "bad_input", sentence)))
+        writable.close()
 
 
 class Server(uvicorn.Server):
-    """Shuts down by itself: it stops listening and stores replies before it waits for connections."""
+    """The server. On shutdown it stops listening and stores running replies before it waits for connections."""
 
     def __init__(
         self, service: Service, policy: Policy, *, web: Path = WEB, mcp_writes: bool = False
@@ -147,7 +153,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 create_app(service, policy, web=web, mcp_writes=mcp_writes),
-                http=type("Connection", (_Connection,), {"room": _connection_limit()}),
+                http=type("Connection", (_Connection,), {"limit": _connection_limit()}),
                 backlog=_BACKLOG,
                 ws=_WebSocketRejection,
                 loop="asyncio",
@@ -165,12 +171,11 @@ class Server(uvicorn.Server):
         asyncio.get_running_loop().set_exception_handler(self._on_loop_error)
         await super().startup(sockets)
 
-    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-        """When descriptors run out, asyncio pauses before it accepts again, but reports it for each waiting client: log
-        it once."""
-        error = about.get("exception")
+    def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log missing file descriptors once: asyncio retries by itself, but reports an error for each waiting client."""
+        error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
-            loop.default_exception_handler(about)
+            loop.default_exception_handler(context)
             return
         close_idle_connection(self.server_state.connections)
         if time.monotonic() - self._reported_at > _LOG_INTERVAL:
@@ -178,18 +183,18 @@ class Server(uvicorn.Server):
             _log.warning("No more files or connections can be opened (%s). New clients wait.", error.strerror)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """The first signal shuts down, a second Ctrl-C does not wait. Neither is passed on."""
+        """The first signal shuts the server down; a second Ctrl-C does not wait for requests."""
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await anyio.to_thread.run_sync(self.service.quiet)
+        await anyio.to_thread.run_sync(self.service.stop_turns)
         await super().shutdown(sockets)
         await anyio.to_thread.run_sync(self.service.close)
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises an error with a sentence."""
+    """A listening socket. Raises BadSetting if the address cannot be used."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -202,12 +207,12 @@ def bind(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
-        listener.listen()  # from here on clients wait instead of being refused
+        listener.listen()  # from now on clients wait instead of being refused
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise BadSetting(
-                f"Port {port} is taken: is Halo Weave running already? Choose another with --port."
+                f"Port {port} is in use: is Halo Weave running already? Choose another with --port."
             ) from None
         raise BadSetting(f"Cannot listen on {host} port {port}: {error.strerror}. Choose others.") from None
     return listener
@@ -223,12 +228,12 @@ def _is_loopback(host: str) -> bool:
 def policy_for(
     host: str, port: int, *, key: str = "", names: tuple[str, ...] = (), origins: tuple[str, ...] = ()
 ) -> Policy:
-    """Loopback needs no key; every other address does."""
+    """The policy for a listening address. Without a key only loopback addresses are allowed."""
     own = {name.lower() for name in names}
     if not _is_loopback(host):
         if not key:
             raise BadSetting(
-                f"Listening on {host} lets others in, so it needs a key: --key, or HALO_WEAVE_KEY. "
+                f"Listening on {host} gives other machines access, so it needs a key: --key, or HALO_WEAVE_KEY. "
                 "Without one, leave --host out: only this machine can use it then."
             )
         machine = socket.gethostname().lower()

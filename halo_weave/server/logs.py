@@ -12,14 +12,16 @@ LogFormat = Literal["text", "json"]
 
 
 class PrivateFormatter(logging.Formatter):
+    """Formats errors as their type and location, since their messages may contain the user's text."""
+
     def __init__(self, form: LogFormat = "text") -> None:
         super().__init__()
         self._form = form
 
     def format(self, record: logging.LogRecord) -> str:
         args = record.args if isinstance(record.args, tuple) else ()
-        plain = tuple(type(one).__name__ if isinstance(one, BaseException) else one for one in args)
-        message = str(record.msg) % plain if plain else record.getMessage()
+        safe = tuple(type(arg).__name__ if isinstance(arg, BaseException) else arg for arg in args)
+        message = str(record.msg) % safe if safe else record.getMessage()
         if isinstance(record.msg, BaseException):
             message = type(record.msg).__name__
         fields: dict[str, Any] = {
@@ -42,7 +44,7 @@ class PrivateFormatter(logging.Formatter):
 
 
 def configure_logging(form: LogFormat) -> None:
-    """Log to the error stream; as JSON lines also the figures of each turn."""
+    """Log to stderr. The format `json` also logs the statistics of each turn."""
     handler = logging.StreamHandler()
     handler.setFormatter(PrivateFormatter(form))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -52,15 +54,15 @@ def configure_logging(form: LogFormat) -> None:
 
 def _places(error: BaseException) -> list[str]:
     """The types of an error and of its causes, and where each was raised."""
-    found: list[str] = []
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        found.append(type(one).__name__)
-        found += [
+    lines: list[str] = []
+    visited: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
+        lines.append(type(cause).__name__)
+        lines += [
             f"{frame.filename}:{frame.lineno} {frame.name}"
-            for frame in traceback.extract_tb(one.__traceback__)
+            for frame in traceback.extract_tb(cause.__traceback__)
         ]
-        one = one.__cause__ or one.__context__
-    return found
+        cause = cause.__cause__ or cause.__context__
+    return lines

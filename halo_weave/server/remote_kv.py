@@ -1,4 +1,4 @@
-"""Lets another Halo Weave use this model with a KV cache of its own windows and the attention of chosen heads (`/api/remote-kv`)."""
+"""The API for another Halo Weave that uses this server's model (`/api/remote-kv`): KV caches by window, attention of chosen heads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ from halo_weave.server.schema import TEXT_PATTERN, Input, Output
 from halo_weave.server.stateless_runs import StatelessRuns
 from halo_weave.store.records import OWNER
 
-SHARES_PER_HEAD = 64  # shares of each head that are sent; the receiver spreads the rest of a row evenly
+SHARES_PER_HEAD = (
+    64  # largest values that are sent of each row; the receiver spreads the rest of the sum evenly
+)
 _MOST_IDS = 200_000
 _LABEL = 2**62
 _Name = Annotated[str, Field(min_length=1, max_length=200, pattern=TEXT_PATTERN)]
@@ -56,7 +58,10 @@ class RemoteKvRequest(Input):
     read_from: int | None = Field(
         default=None, ge=0, description="Index of input_ids from which attention of the prompt is reported."
     )
-    splice: bool = Field(default=True, description="Whether the cache is cut and completed, or read again.")
+    splice: bool = Field(
+        default=True,
+        description="Whether cells may be removed from the KV cache and restored; else the prompt is computed from the first change on.",
+    )
     heads: list[_Pair] | None = Field(
         default=None, max_length=512, description="(layer, head) pairs whose rows are captured."
     )
@@ -84,20 +89,24 @@ class RemoteKvRequest(Input):
         if len(self.labels) != len(ids):
             raise BadInput(f"There are {len(self.labels)} labels for {len(ids)} tokens. Send one for each.")
         if self.read_from is not None and self.read_from >= len(ids):
-            raise BadInput(f"There is no token {self.read_from} to read from.")
+            raise BadInput(f"read_from is {self.read_from}, and the prompt has {len(ids)} tokens.")
         labels = np.array(self.labels, np.int64)
         first = None if self.read_from is None else int(labels[self.read_from])
         return Prompt([Segment("chunk", labels, ids)], self.next_label, first)
 
 
 def check_may_send_grammar(grammar: str) -> None:
-    """Raise an error if somebody else than the owner sends a grammar: llama.cpp can follow a hostile one for hours."""
+    """Refuse grammars of people other than the owner: a hostile grammar can keep llama.cpp busy for hours."""
     if grammar and CURRENT_USER.get() not in (None, OWNER):
-        raise ApiError(403, "forbidden", "Only the owner of this server may send a grammar. Ask without one.")
+        raise ApiError(
+            403,
+            "forbidden",
+            "Only the owner of this server may send a grammar. Send the request without one.",
+        )
 
 
 class RemoteKvModel(Output):
-    """What another Halo Weave needs to build prompts as this one does."""
+    """What another Halo Weave needs to build prompts for this model."""
 
     tokenizer: str
     chat_template: str = Field(description="Its source; empty: ChatML.")
@@ -106,12 +115,12 @@ class RemoteKvModel(Output):
     parameters: int
     wide_layers: list[int]
     abilities: dict[str, bool]
-    heads: list[dict[str, float]] = Field(description="The retrieval heads, as far as they are known.")
+    heads: list[dict[str, float]] = Field(description="The retrieval heads; empty before calibration.")
     attention_source: str = Field(description="Where the attention comes from.")
 
 
 class ModelProps(Output):
-    """The chat template, at the address where KoboldCpp servers have it."""
+    """The chat template, in the format of KoboldCpp servers."""
 
     chat_template: str
     bos_token: str
@@ -138,12 +147,12 @@ class RemoteKvForget(Input):
     spans: list[Annotated[list[_Label], Field(min_length=2, max_length=2)]] = Field(
         default=[],
         max_length=10_000,
-        description="Labels of deleted text, from the first up to the second.",
+        description="Labels of deleted text: the first, and the one after the last.",
     )
     windows: list[_Name] = Field(
         default=[],
         max_length=10_000,
-        description="The windows that have read it: later text in them is computed again.",
+        description="The windows whose prompts have contained it: later text in them is computed again.",
     )
 
 
@@ -165,7 +174,7 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
             parameters=info.parameters,
             wide_layers=list(info.wide_layers),
             abilities=asdict(info.abilities),
-            heads=[one._asdict() for one in known.heads],
+            heads=[head._asdict() for head in known.heads],
             attention_source=known.sentence,
         )
 
@@ -176,14 +185,14 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
         return ModelProps(chat_template=info.chat_template, **words)
 
     @router.post("/api/remote-kv/tokens", summary="Convert text to tokens, or token ids to bytes")
-    def post_bytes(asked: TokenBytesRequest) -> TokenBytes:
+    def post_bytes(body: TokenBytesRequest) -> TokenBytes:
         model = engine()
-        if (asked.text is None) == (asked.ids is None):
+        if (body.text is None) == (body.ids is None):
             raise BadInput("Send either a text or ids.")
-        if asked.text is not None:
-            tokens = model.tokenize(asked.text, special=asked.special)
+        if body.text is not None:
+            tokens = model.tokenize(body.text, special=body.special)
         else:
-            ids = np.array(asked.ids, np.int32)
+            ids = np.array(body.ids, np.int32)
             if len(ids) and ids.max() >= model.info.vocabulary:
                 raise BadInput(f"The model's vocabulary ends at {model.info.vocabulary}.")
             tokens = model.pieces(ids)
@@ -195,15 +204,15 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
         )
 
     @router.post("/api/remote-kv/forget", summary="Drop the cache of a window, or of deleted chunks")
-    def post_forget(asked: RemoteKvForget) -> RemoteKvForgotten:
-        if asked.window is not None:
-            if asked.window.endswith("/"):
+    def post_forget(body: RemoteKvForget) -> RemoteKvForgotten:
+        if body.window is not None:
+            if body.window.endswith("/"):
                 raise BadInput("The name of a window does not end with a /. Send the name of one window.")
-            engine().forget(_engine_window(asked.window))
-        if asked.spans and CURRENT_USER.get() in (None, OWNER):
-            spans = [(first, last) for first, last in asked.spans]
-            engine().erase(spans, [_engine_window(name) for name in asked.windows])
-        elif asked.spans:  # other windows may have the same labels: erase all that was read for this person
+            engine().forget(_engine_window(body.window))
+        if body.spans and CURRENT_USER.get() in (None, OWNER):
+            spans = [(first, last) for first, last in body.spans]
+            engine().erase(spans, [_engine_window(name) for name in body.windows])
+        elif body.spans:  # labels of different windows may be equal: drop all caches of this person
             engine().forget(_engine_window(""))
         return RemoteKvForgotten()
 
@@ -211,7 +220,7 @@ def routes(engine: Callable[[], Engine], calibration: Callable[[], Calibration])
 
 
 def _engine_window(name: str) -> str:
-    """The engine's window for the current person; without a name all of theirs."""
+    """The engine's name for a window of the current person; for an empty name, all of the person's windows."""
     return f"remote {CURRENT_USER.get() or OWNER}/{name}"
 
 
@@ -221,10 +230,10 @@ def stream_generation(
     name: str,
     ids: npt.NDArray[np.int32],
     sampling: Sampling,
-    asked: RemoteKvRequest,
+    body: RemoteKvRequest,
 ) -> Generator[bytes, None, None]:
-    """One generation as server-sent events: planned, read, each token, done."""
-    return _event_lines(engine, running, name, _engine_window(asked.window), ids, sampling, asked)
+    """One generation as server-sent events: `planned`, `read`, a `token` for each token, `done`."""
+    return _event_lines(engine, running, name, _engine_window(body.window), ids, sampling, body)
 
 
 def _event_lines(
@@ -234,25 +243,27 @@ def _event_lines(
     window: str,
     ids: npt.NDArray[np.int32],
     sampling: Sampling,
-    asked: RemoteKvRequest,
+    body: RemoteKvRequest,
 ) -> Generator[bytes, None, None]:
-    if asked.tokenizer != engine.info.tokenizer:
-        raise ApiError(409, "another_model", f"{engine.info.name} runs here now, which has other tokens.")
-    prompt = asked.prompt(ids)
+    if body.tokenizer != engine.info.tokenizer:
+        raise ApiError(
+            409, "another_model", f"This server now runs {engine.info.name}, which has another tokenizer."
+        )
+    prompt = body.prompt(ids)
     with running.take(name) as (_, stop):
         yield b": reading\n\n"
         steps = engine.generate(
             window,
             prompt,
             sampling,
-            asked.capture,
-            mode="splice" if asked.splice else "exact",
+            body.capture,
+            mode="splice" if body.splice else "exact",
             stopped=stop.is_set,
         )
         try:
             for step in steps:
                 yield b"event: message\ndata: %b\n\n" % json_bytes(
-                    {"request_id": name, **_event_json(step, asked.mean)}
+                    {"request_id": name, **_event_json(step, body.mean)}
                 )
         except HaloWeaveError as error:
             failure = {"type": "error", "request_id": name, "message": str(error)}
@@ -295,7 +306,7 @@ def _event_json(step: GenerationEvent, mean: bool) -> dict[str, Any]:
 
 
 def _attention(row: AttentionRow | None, mean: bool) -> dict[str, Any] | None:
-    """The largest shares of each chosen head; without chosen heads, or in addition, the mean."""
+    """The largest values of each chosen head's row. Without chosen heads, or if `mean`, also the mean row."""
     if row is None:
         return None
     count = row.tokens.size
@@ -309,12 +320,12 @@ def _attention(row: AttentionRow | None, mean: bool) -> dict[str, Any] | None:
         sent_row["mean"] = _base64(row.tokens, np.float16)
     if row.raw is None:
         return sent_row
-    most = min(SHARES_PER_HEAD, count)
-    places = np.argpartition(row.raw, count - most, axis=1)[:, count - most :]
-    shares = np.take_along_axis(row.raw, places, axis=1)
+    size = min(SHARES_PER_HEAD, count)
+    indices = np.argpartition(row.raw, count - size, axis=1)[:, count - size :]
+    shares = np.take_along_axis(row.raw, indices, axis=1)
     sent_row |= {
-        "shape": [len(row.raw), most],
-        "indices": _base64(places, np.int32),
+        "shape": [len(row.raw), size],
+        "indices": _base64(indices, np.int32),
         "data": _base64(shares, np.float16),
     }
     return sent_row

@@ -43,12 +43,12 @@ def parse_position(text: str) -> int:
     return int(text)
 
 
-def recall_overrides_of(asked: RecallChoice | None) -> RecallOverrides:
-    """Overrides of recall for a message."""
-    if asked is None:
+def recall_overrides_of(body: RecallChoice | None) -> RecallOverrides:
+    """The recall overrides of a message."""
+    if body is None:
         return NO_OVERRIDES
-    exclude, include = ([ChunkKey.parse(key) for key in keys] for keys in (asked.exclude, asked.include))
-    return RecallOverrides(frozenset(exclude), tuple(include), asked.make_room)
+    exclude, include = ([ChunkKey.parse(key) for key in keys] for keys in (body.exclude, body.include))
+    return RecallOverrides(frozenset(exclude), tuple(include), body.make_room)
 
 
 def parse_time(text: str | None) -> datetime | None:
@@ -63,45 +63,49 @@ def parse_time(text: str | None) -> datetime | None:
 # Settings
 
 
-def _setting_field(about: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
-    """A setting as a field of a request, with its type and range."""
+def _setting_field(setting: dict[str, Any], *, empty: bool) -> tuple[Any, Any]:
+    """The type and description of a setting as a request field. `empty`: null is allowed."""
     kinds: dict[str, Any] = {"integer": int, "number": float, "boolean": bool, "text": str, "day": str}
-    kind = Literal[tuple(about["choices"])] if about["choices"] else kinds[about["type"]]
-    limits = {} if about["low"] is None else {"ge": about["low"], "le": about["high"]}
-    if about["type"] == "text":
-        limits = {"max_length": about["high"], "pattern": TEXT_PATTERN}
+    kind = Literal[tuple(setting["choices"])] if setting["choices"] else kinds[setting["type"]]
+    limits = {} if setting["low"] is None else {"ge": setting["low"], "le": setting["high"]}
+    if setting["type"] == "text":
+        limits = {"max_length": setting["high"], "pattern": TEXT_PATTERN}
     field: Any = Annotated[kind, Field(**limits)]
-    # A factory, because a default would appear in the description: leaving a setting out is not the same as null.
-    return field | None if empty else field, Field(default_factory=lambda: None, description=about["meaning"])
+    # A default factory, because a default value would appear in the API description: omitting a setting is not the same as null.
+    return field | None if empty else field, Field(
+        default_factory=lambda: None, description=setting["meaning"]
+    )
 
 
-_OWN: dict[str, Any] = {about["name"]: _setting_field(about, empty=True) for about in described_settings()}
+_OWN: dict[str, Any] = {
+    setting["name"]: _setting_field(setting, empty=True) for setting in described_settings()
+}
 _SHARED: dict[str, Any] = {
-    about["name"]: _setting_field(about, empty=about["optional"]) for about in described_settings()
+    setting["name"]: _setting_field(setting, empty=setting["optional"]) for setting in described_settings()
 }
 SettingNames: Any = list[Literal[tuple(_OWN)]]  # type: ignore[misc]
 
 OwnSettings: type[Input] = create_model(
     "OwnSettings",
     __base__=Input,
-    __doc__="Settings of one window. Null empties a setting that may be empty; others go back to that for all.",
+    __doc__="Settings of one window. Null empties a setting that may be empty; other settings follow those for all windows again.",
     **_OWN,
 )
 SettingsChange: type[Input] = create_model(
     "SettingsChange",
     __base__=Input,
-    __doc__="Settings for all windows. Null empties a setting that may be empty; `reset` goes back to the defaults.",
+    __doc__="Settings for all windows. Null empties a setting that may be empty; `reset` restores the defaults.",
     reset=(SettingNames, Field([])),
     **_SHARED,
 )
 
 
-def given_fields(asked: BaseModel) -> dict[str, Any]:
+def given_fields(body: BaseModel) -> dict[str, Any]:
     """The fields that a request contains."""
-    return {name: getattr(asked, name) for name in asked.model_fields_set if name != "reset"}
+    return {name: getattr(body, name) for name in body.model_fields_set if name != "reset"}
 
 
-# The rest
+# Other requests
 
 
 class ChunkTags(Input):
@@ -134,7 +138,7 @@ class WindowChange(_WindowFields):
 
 
 class SavePreset(Input):
-    """From a window, from the settings for all (neither `window` nor `settings`), or as given."""
+    """Saves the settings of a window, those for all windows (neither `window` nor `settings`), or the sent ones."""
 
     name: Name
     window: WindowId | None = None
@@ -164,11 +168,11 @@ class NewMessage(Input):
     ]
     after: Id | None = Field(default=None, description="The turn that it follows, if not the last; 0: none.")
     recall: RecallChoice | None = Field(
-        default=None, description="What is resurrected for it, as chosen in a preview."
+        default=None, description="What to resurrect for it, as chosen in a preview."
     )
     documents: Annotated[list[AttachedDocument], Field(max_length=MOST_DOCUMENTS)] = Field(
         default=[],
-        description="Files as `POST /api/documents` read them; each becomes a turn before the message.",
+        description="Files with the text from `POST /api/documents`; each becomes a turn before the message.",
     )
 
 
@@ -188,9 +192,9 @@ class RecallChoice(Input):
         default_factory=list, max_length=1000, description="These are not resurrected."
     )
     include: list[Key] = Field(
-        default_factory=list, max_length=1000, description="These are, before all others."
+        default_factory=list, max_length=1000, description="These are resurrected before all others."
     )
-    make_room: bool = Field(default=False, description="Prune what is dimmest until all of it fits.")
+    make_room: bool = Field(default=False, description="Prune the dimmest chunks until all of it fits.")
 
 
 class Regenerate(Input):

@@ -21,14 +21,18 @@ from halo_weave.server.errors import ApiError, status_and_code
 from halo_weave.store.records import OWNER
 
 log = logging.getLogger(__name__)
-RETRY_SECONDS = 2.0  # seconds after which a database that could not be reached is tried again
-MAX_STEP_SECONDS = 60.0  # a step is one token, or one batch of the prompt
+RETRY_SECONDS = 2.0  # pause before connecting again to a database that could not be reached
+MAX_STEP_SECONDS = (
+    60.0  # for one decode (a token, or a batch of the prompt) until the model counts as unresponsive
+)
 
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+Progress = Callable[[str, int, int], None]  # the current step, the amount done, the total amount
 BuildSystem = Callable[[Progress], Weave]
 
 
 class Service:
+    """The running system, while it is being built, in use, or failed."""
+
     def __init__(self, assemble: BuildSystem) -> None:
         self._assemble = assemble
         self._lock = Lock()
@@ -39,7 +43,7 @@ class Service:
         self._failure: HaloWeaveError | None = None
         self._loading_view = views.ModelView(state="loading", message="The model is being loaded.")
 
-    # Coming and going
+    # Start and shutdown
 
     def begin(self) -> Thread:
         """Build the system and load its model in the background, unless that is running or done."""
@@ -54,18 +58,18 @@ class Service:
             return self._loading
 
     def _load(self) -> None:
-        weave = self._weave or self._assembled()
+        weave = self._weave or self._try_assemble()
         while (
             weave is None
             and isinstance(self._failure, StoreUnreachable)
             and not self._ending.wait(RETRY_SECONDS)
         ):
-            weave = self._assembled()  # the database may come back: then this server need not be restarted
+            weave = self._try_assemble()  # when the database is back, the server needs no restart
         if weave:
             weave.models.load()
             self._failure = weave.models.failure
 
-    def _assembled(self) -> Weave | None:
+    def _try_assemble(self) -> Weave | None:
         try:
             weave = self._assemble(self._progress)
         except Exception as error:
@@ -84,7 +88,7 @@ class Service:
             if not self._closed:
                 self._failure, self._weave = None, weave
                 return weave
-        weave.close()  # it was cancelled
+        weave.close()  # the server was closed meanwhile
         return None
 
     def _progress(self, what: str, done: int, total: int) -> None:
@@ -93,10 +97,10 @@ class Service:
 
     @property
     def failure(self) -> HaloWeaveError | None:
-        """Why the system could not be built, or its model not be loaded; None: it could."""
+        """Why the system could not be built or the model not be loaded; None if there was no error."""
         return self._failure
 
-    def quiet(self) -> None:
+    def stop_turns(self) -> None:
         """End all event streams, and stop every reply so that its tokens so far are stored."""
         with self._lock:
             self._closed = True
@@ -106,7 +110,7 @@ class Service:
 
     def close(self) -> None:
         """Close the model and the memory."""
-        self.quiet()
+        self.stop_turns()
         with self._lock:
             weave, self._weave = self._weave, None
         if weave:
@@ -117,14 +121,14 @@ class Service:
     @property
     def weave(self) -> Weave:
         """The system with the access of the current person."""
-        whole, who = self._open(), CURRENT_USER.get()
-        if who == UNKNOWN_USER and whole.people.several():
-            raise ApiError(503, "model_loading", "The memory was being opened. Try again.")
-        return whole if who in (None, UNKNOWN_USER) else whole.of(str(who))
+        weave, person = self._open(), CURRENT_USER.get()
+        if person == UNKNOWN_USER and weave.people.several():
+            raise ApiError(503, "model_loading", "The memory is still being opened. Try again.")
+        return weave if person in (None, UNKNOWN_USER) else weave.of(str(person))
 
     @property
-    def whole(self) -> Weave:
-        """The system without limits, for the person who runs the server alone."""
+    def unrestricted_weave(self) -> Weave:
+        """The system with access to everything; only for the owner of the server."""
         if CURRENT_USER.get() not in (None, OWNER):
             raise ApiError(403, "not_yours", "Only the owner of this server may do this.")
         return self._open()
@@ -137,7 +141,7 @@ class Service:
     def _open(self) -> Weave:
         weave = self._weave
         if self._closed:
-            raise ApiError(503, "ending", "The server is ending.")
+            raise ApiError(503, "ending", "The server is shutting down.")
         if weave is None:
             error = self._failure
             code = (
@@ -162,11 +166,11 @@ class Service:
             raise ApiError(
                 503,
                 "model_busy",
-                f"The model has been computing one step for {waited:.0f} s. If that goes on, start Halo Weave again.",
+                f"The model has been computing one step for {waited:.0f} s. If that continues, restart Halo Weave.",
             )
 
     def engine(self) -> Engine:
-        """The model alone, for the prototype's addresses."""
+        """The engine, for the prototype's API."""
         weave = self._open()
         weave.models.check_model_loaded()
         return weave.engine
@@ -180,11 +184,11 @@ class Service:
             return self._loading_view
         now = self._open().models.state()
         model_view = views.ModelView.of(now, catalogue.note_of(Path(now.info.file)))
-        return model_view if self.runs_it else model_view.model_copy(update={"file": ""})
+        return model_view if self.is_owner else model_view.model_copy(update={"file": ""})
 
     @property
-    def runs_it(self) -> bool:
-        """Whether the current person runs the server."""
+    def is_owner(self) -> bool:
+        """Whether the current person is the owner of the server."""
         return CURRENT_USER.get() in (None, OWNER)
 
     def status(self) -> views.Status:
@@ -197,7 +201,7 @@ class Service:
             model=self.model(),
             embedder=views.EmbedderView.model_validate(now.embedder),
             memory=views.MemoryView.model_validate(now.memory).model_copy(
-                update={"location": weave.memory.place if self.runs_it else ""}
+                update={"location": weave.memory.place if self.is_owner else ""}
             ),
             generating=weave.turns.generating(),
         )

@@ -24,12 +24,12 @@ def describe_events(
     events: Iterable[tuple[str, type[BaseModel]]], example: str, *, numbered: bool = True
 ) -> dict[str, Any]:
     """The events of a stream for the API description: name, and data as JSON."""
-    number = {"type": "string", "description": "Name it as Last-Event-ID to go on after it."}
-    more = {"id": number} if numbered else {}
+    number = {"type": "string", "description": "Send it as Last-Event-ID to continue after this event."}
+    id_property = {"id": number} if numbered else {}
     kinds = [
         {
             "properties": {
-                **more,
+                **id_property,
                 "event": {"type": "string", "const": name},
                 "data": {
                     "type": "string",
@@ -37,7 +37,7 @@ def describe_events(
                     "contentSchema": {"$ref": REF.format(model=model.__name__)},
                 },
             },
-            "required": [*more, "event", "data"],
+            "required": [*id_property, "event", "data"],
         }
         for name, model in events
     ]
@@ -51,7 +51,7 @@ def describe_events(
 async def follow_events(
     hub: EventHub, after: str | None, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """The events after an event, then new ones, until the hub is closed."""
+    """The events after the event with the id `after`, then new ones, until the hub is closed."""
     changed = asyncio.Event()
     with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)):
         place = hub.place(after)
@@ -59,9 +59,9 @@ async def follow_events(
         while True:
             changed.clear()
             ended = hub.closed
-            found, place = hub.since(place)
-            if found:
-                yield b"".join(map(render_event, found))
+            events, place = hub.since(place)
+            if events:
+                yield b"".join(map(render_event, events))
                 continue
             if ended:
                 return
@@ -74,7 +74,7 @@ async def follow_events(
 async def poll_on_events(
     pieces: Generator[bytes, None, None], hub: EventHub, *, pause: float = KEEPALIVE_SECONDS
 ) -> AsyncGenerator[bytes, None]:
-    """Read a generator that never waits, again after each event of a hub."""
+    """Read a generator that never blocks. When it yields nothing, wait for the next event of the hub."""
     changed = asyncio.Event()
     try:
         with hub.watched(partial(asyncio.get_running_loop().call_soon_threadsafe, changed.set)):
@@ -95,7 +95,7 @@ async def poll_on_events(
 
 
 class StreamedBody(Response):
-    """A body that is generated while it is sent. When the client disconnects, its source is closed at once."""
+    """A response body that is generated while it is sent. If the client disconnects, its source is closed at once."""
 
     def __init__(
         self, source: AsyncGenerator[bytes, None], media_type: str, headers: Mapping[str, str] | None = None
@@ -108,12 +108,12 @@ class StreamedBody(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with anyio.create_task_group() as group:
 
-            async def gone() -> None:
+            async def wait_for_disconnect() -> None:
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 group.cancel_scope.cancel()
 
-            group.start_soon(gone)
+            group.start_soon(wait_for_disconnect)
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
                 async for piece in self.source:
@@ -137,7 +137,7 @@ class EventStream(StreamedBody):
 async def iterate_in_threads(
     pieces: Generator[bytes, None, None], first: bytes = b""
 ) -> AsyncGenerator[bytes, None]:
-    """Read a blocking generator in threads, from the event loop; close it when its reader stops."""
+    """Read a blocking generator from the event loop, in threads. It is closed when the caller stops reading."""
     try:
         if first:
             yield first

@@ -14,9 +14,9 @@ _MAX_RUNS = 4
 
 @dataclass(slots=True)
 class StatelessRuns:
-    """Running generations, each in an engine window of its own.
+    """Running generations, each in its own engine window.
 
-    The windows are reused, so that a client that sends the same beginning again profits from the KV cache.
+    The windows are reused, so a client that sends the same beginning again profits from the KV cache.
     """
 
     purpose: str
@@ -48,9 +48,9 @@ class StatelessRuns:
                 self.free.append(window)
 
     def stop(self, name: str | None) -> bool:
-        """Stop one generation, or all. Returns whether there was one."""
+        """Stop the generation with this name, or all. Returns whether there was one."""
         with self.lock:
-            stops = [stop for known, stop in self.running.items() if name in (None, known)]
+            stops = [stop for running, stop in self.running.items() if name in (None, running)]
         for stop in stops:
             stop.set()
         return bool(stops)

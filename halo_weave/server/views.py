@@ -20,7 +20,7 @@ from halo_weave.store.records import PUBLIC_EVENT_KINDS, VectorGeneration
 
 
 class ReplySource(Output):
-    """What a reply took from a chunk, or that the chunk was resurrected for it and not used."""
+    """A chunk that a reply used, or that was resurrected for it and not used."""
 
     key: KeyText
     start: Number
@@ -108,12 +108,12 @@ class ChunkShare(Output):
 
 class TokenSource(Output):
     chunk: int = Field(validation_alias="place", description="Index of the chunk in `chunks`.")
-    offset: int = Field(description="Of the token within it.")
+    offset: int = Field(description="Index of the token in the chunk.")
     share: float
 
 
 class AttributionView(Output):
-    """What a reply took from chunks before its exchange; with `nothing` the shares add up to 1."""
+    """The share that earlier chunks have in a reply. With `nothing` the shares add up to 1."""
 
     chunks: list[ChunkShare] = Field(description="The largest share first.")
     nothing: float = Field(
@@ -174,11 +174,11 @@ class ModelView(Output):
     def of(cls, now: ModelState, note: str) -> ModelView:
         """`note`: a note about the model for the user."""
         info, change = now.info, now.change
-        told: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         if now.state == "ready":
-            told = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
-            told["kv_mode"] = "splice" if info.abilities.cuts else "exact"
-            told["remote_host"] = info.elsewhere
+            facts = {name: getattr(info, name) for name in cls.model_fields if hasattr(info, name)}
+            facts["kv_mode"] = "splice" if info.abilities.cuts else "exact"
+            facts["remote_host"] = info.elsewhere
         waiting = change.sentence if change else "The model is being loaded."
         return cls(
             state=now.state,
@@ -190,7 +190,7 @@ class ModelView(Output):
             efforts=list(now.efforts),
             native_tools=now.native_tools,
             change=None if change is None else ModelChange.model_validate(change),
-            **told,
+            **facts,
         )
 
 
@@ -201,7 +201,7 @@ class AvailableModel(Output):
     size: int = Field(description="Bytes of its files.")
     needs: int | None = Field(description="Bytes of memory, with the KV cache of one full window.")
     fits: bool | None = Field(description="Whether this machine has memory for it.")
-    where: str = Field(description="`pulled`, `to pull`, or the program whose folder it lies in.")
+    where: str = Field(description="`pulled`, `to pull`, or the program whose folder it is in.")
     source: str
     path: str | None
     license: str
@@ -234,7 +234,7 @@ class RecallPreviewChunk(Output):
 
 
 class RecallPreview(Output):
-    tokens: int = Field(description="Of the text itself.")
+    tokens: int = Field(description="Length of the text in tokens.")
     room: int
     cost: int
     resurrect: list[RecallPreviewChunk] = Field(description="These would be resurrected.")
@@ -243,7 +243,7 @@ class RecallPreview(Output):
         description="Hits that match but do not fit into the budget; the best ones."
     )
     below_threshold: list[RecallPreviewChunk] = Field(
-        description="Not similar enough to be resurrected automatically; best first."
+        description="Hits below the threshold for resurrection; best first."
     )
     tokens_to_prune: int = Field(description="Tokens that would be pruned first, if room is made.")
 
@@ -251,29 +251,29 @@ class RecallPreview(Output):
     def of(cls, preview: Preview) -> RecallPreview:
         plan, hits = preview.plan, preview.hits
 
-        def told(planned: Iterable[PlannedResurrection]) -> list[RecallPreviewChunk]:
+        def views_of(planned: Iterable[PlannedResurrection]) -> list[RecallPreviewChunk]:
             return [
                 RecallPreviewChunk(
-                    key=str(one.key),
-                    part=one.reason.value,
-                    hit=str(one.hit),
-                    similarity=one.similarity,
-                    cost=one.cost,
-                    words=list(hits[one.hit].words) if one.hit in hits else [],
-                    parts=dict(hits[one.hit].parts) if one.hit in hits else {},
-                    text=preview.texts.get(one.key, ""),
+                    key=str(chunk.key),
+                    part=chunk.reason.value,
+                    hit=str(chunk.hit),
+                    similarity=chunk.similarity,
+                    cost=chunk.cost,
+                    words=list(hits[chunk.hit].words) if chunk.hit in hits else [],
+                    parts=dict(hits[chunk.hit].parts) if chunk.hit in hits else {},
+                    text=preview.texts.get(chunk.key, ""),
                 )
-                for one in planned
+                for chunk in planned
             ]
 
         return cls(
             tokens=preview.tokens,
             room=plan.room,
             cost=plan.cost,
-            resurrect=told(plan.chunks),
+            resurrect=views_of(plan.chunks),
             skipped=len(plan.passed_over),
-            no_room=told(plan.passed_over[:MAX_PASSED_OVER]),
-            below_threshold=told(preview.near),
+            no_room=views_of(plan.passed_over[:MAX_PASSED_OVER]),
+            below_threshold=views_of(preview.near),
             tokens_to_prune=preview.tokens_to_prune,
         )
 
@@ -284,21 +284,21 @@ EVENT_KIND = BeforeValidator(lambda kind: PUBLIC_EVENT_KINDS.get(kind, kind))
 
 class TimelineEvent(Output):
     step: int = Field(description="Index in `turns` of the turn after which it happened.")
-    chunk: int = Field(description="Its place in `keys`.")
+    chunk: int = Field(description="Index of the chunk in `keys`.")
     event: Annotated[Literal["pruned", "resurrected", "pinned", "unpinned"], EVENT_KIND]
-    reason: str = Field(validation_alias="why", description="By whom or why, if known.")
+    reason: str = Field(validation_alias="why", description="Who or what caused it, if known.")
 
 
 class WindowTimeline(Output):
     """The turns of a window without text, and what happened to their chunks."""
 
-    turns: list[Number] = Field(description="Of the current branch, in order.")
+    turns: list[Number] = Field(description="Turn ids of the current branch, in order.")
     keys: list[KeyText] = Field(
-        description="All chunks of it, and those of other windows that were resurrected here."
+        description="Keys of its chunks, and of chunks of other windows that were resurrected here."
     )
-    tokens: list[int] = Field(description="Of each of them.")
+    tokens: list[int] = Field(description="Number of tokens of each chunk in `keys`.")
     foreign: list[int] = Field(description="Indexes of chunks that were said in another window.")
-    live: list[int] = Field(description="Which of them are live now.")
+    live: list[int] = Field(description="Indexes of chunks that are live now.")
     pinned: list[int]
     events: list[TimelineEvent] = Field(description="In the order in which they happened.")
 
@@ -416,7 +416,7 @@ class Windows(Output):
     windows: list[Window]
 
 
-# The turn
+# Turns
 
 
 class PrunedChunk(Output):
@@ -461,7 +461,7 @@ class LiveChunk(Output):
     )
     pruned_thoughts: int = Field(
         validation_alias="thoughts",
-        description="How many of these chunks are the thoughts of this answer.",
+        description="Number of chunks in `pruned_before` that are thoughts of this answer.",
     )
 
 
@@ -477,7 +477,7 @@ class BrightnessRange(Output):
 
 class ReplyInProgress(Output):
     turn_id: Number
-    position: Number = Field(description="Of the reply's first token.")
+    position: Number = Field(description="Position of the reply's first token.")
     text_pieces: list[str]
     brightness: Floats
     tool: list[bool]
@@ -490,7 +490,7 @@ class ContextStats(Output):
     resurrected_last_turn: int
     kv_reuse: float | None = Field(description="Share of the last prompt that was not computed again.")
     tokens_per_second: float | None
-    only_thought: bool = Field(description="The last reply ended before there was an answer.")
+    only_thought: bool = Field(description="The last reply ended during a thought, without an answer.")
 
 
 class WindowContext(Output):
@@ -511,28 +511,28 @@ class WindowContext(Output):
     stats: ContextStats
 
     @classmethod
-    def of(cls, seen: ContextView) -> WindowContext:
-        every, last = seen.brightness, seen.last_turn
-        kept = last.get("reused", 0) + last.get("restored", 0)
-        whole = kept + last.get("computed", 0)
+    def of(cls, context: ContextView) -> WindowContext:
+        brightness, last = context.brightness, context.last_turn
+        cached = last.get("reused", 0) + last.get("restored", 0)
+        prompt_tokens = cached + last.get("computed", 0)
         return cls(
-            window=seen.window,
-            version=int(seen.last_event.rpartition("-")[2]),
-            last_event=seen.last_event,
-            size=seen.budget.used,
-            system_tokens=seen.budget.system,
-            system_text=seen.system_text,
-            budget=seen.budget,
-            brightness=BrightnessRange(low=every.min(), high=every.max(), mean=every.mean()),
-            turns=[LiveTurn.model_validate(turn) for turn in seen.turns],
-            pruned_after=seen.gaps.tail,
-            generating=None if seen.reply is None else ReplyInProgress.model_validate(seen.reply),
-            reply_not_stored=seen.unstored or None,
+            window=context.window,
+            version=int(context.last_event.rpartition("-")[2]),
+            last_event=context.last_event,
+            size=context.budget.used,
+            system_tokens=context.budget.system,
+            system_text=context.system_text,
+            budget=context.budget,
+            brightness=BrightnessRange(low=brightness.min(), high=brightness.max(), mean=brightness.mean()),
+            turns=[LiveTurn.model_validate(turn) for turn in context.turns],
+            pruned_after=context.gaps.tail,
+            generating=None if context.reply is None else ReplyInProgress.model_validate(context.reply),
+            reply_not_stored=context.unstored or None,
             stats=ContextStats(
-                pruned_chunks=seen.gaps.whole.chunks,
-                pruned_tokens=seen.gaps.whole.tokens,
+                pruned_chunks=context.gaps.whole.chunks,
+                pruned_tokens=context.gaps.whole.tokens,
                 resurrected_last_turn=last.get("resurrected", 0),
-                kv_reuse=round(kept / whole, 4) if whole else None,
+                kv_reuse=round(cached / prompt_tokens, 4) if prompt_tokens else None,
                 tokens_per_second=last.get("tokens_per_second"),
                 only_thought=bool(last.get("only_thought")),
             ),
@@ -561,10 +561,10 @@ class Graveyard(Output):
 
 
 class PrunedBetween(Graveyard):
-    tokens: int = Field(description="Of all of them.")
+    tokens: int = Field(description="Number of tokens of all of them.")
 
 
-# A chunk
+# Chunks
 
 
 class ChunkActionResult(Output):
@@ -588,7 +588,7 @@ class UsedByReply(Output):
     said: datetime
     window: str
     window_name: WindowName = Field(validation_alias="window")
-    share: float = Field(description="Of the reply.")
+    share: float = Field(description="Share of the reply.")
 
 
 class ChunkExplanation(Output):
@@ -615,7 +615,7 @@ class ChunkExplanation(Output):
     resurrections: int = Field(
         validation_alias="times_resurrected", description="How often it was resurrected, in all windows."
     )
-    tags: list[str] = Field(description="Yours: nobody else sees them.")
+    tags: list[str] = Field(description="Your own tags; other people do not see them.")
 
 
 class ChunkTagsView(Output):
@@ -664,7 +664,7 @@ class SearchHit(Output):
     part: Literal["hit", "question", "answer", "anchor"]
     live: bool
     tokens: Size = _nested("record", "chunk")
-    tags: list[str] = Field(description="Yours, of the chunk itself.")
+    tags: list[str] = Field(description="Your own tags of the chunk.")
 
 
 class TokenView(Output):
@@ -685,7 +685,7 @@ class SearchResults(Output):
     )
 
 
-# The AI's own memory
+# Structured memory and notes
 
 
 class MemoryTreeNode(Output):
@@ -694,8 +694,8 @@ class MemoryTreeNode(Output):
     version: int | None = Field(description="Null: a heading without an entry of its own.")
     modified: datetime | None
     children: list[MemoryTreeNode]
-    entries: int = Field(description="How many there are here and below.")
-    content: Any = Field(description="What the entry says, if contents were asked for.")
+    entries: int = Field(description="Number of entries here and below.")
+    content: Any = Field(description="The content of the entry, if contents were requested.")
 
 
 class SnapshotChunk(Output):
@@ -749,10 +749,10 @@ class InjectionResult(Output):
 
 class Notes(Output):
     content: dict[str, Any]
-    version: Id = Field(description="Send it back with the change.")
+    version: Id = Field(description="Send it with the next change.")
 
 
-# Upkeep
+# Maintenance
 
 
 class MemoryStats(Output):
@@ -771,4 +771,4 @@ class MemoryStats(Output):
     generations: list[VectorGeneration]
     schema_version: int = Field(validation_alias="schema")
     bytes: int
-    clients: int = Field(default=0, description="Listening to events now.")
+    clients: int = Field(default=0, description="Number of clients that follow events now.")

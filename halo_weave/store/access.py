@@ -123,15 +123,15 @@ class StoreHandle:
         return self.access is None or window_id in self.access.readable
 
     def _readable_windows(self, windows: Iterable[str]) -> tuple[str, ...]:
-        return tuple(one for one in windows if self._may_read(one))
+        return tuple(window for window in windows if self._may_read(window))
 
-    def _person(self, asked: str | None) -> str | None:
+    def _person(self, person: str | None) -> str | None:
         """The person whose data a call is about: with limits always the handle's own person."""
-        return asked if self.access is None else self.access.person
+        return person if self.access is None else self.access.person
 
     def _turn_windows(self, turns: Iterable[int]) -> dict[int, str]:
         """The window where each of these turns was said; unknown turns are left out."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             sql = "SELECT id, window FROM turns WHERE id IN (SELECT value FROM json_each(?))"
             return dict(db.execute(sql, ("[" + ",".join(map(str, turns)) + "]",)).fetchall())
 
@@ -169,7 +169,7 @@ class StoreHandle:
         said_in = self._turn_windows([turn_id])[turn_id]
         if {window_id, said_in} <= self.access.own or said_in == window_id:
             return
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             leads_here = db.execute(
                 """WITH RECURSIVE line(id) AS (
                        SELECT head FROM windows WHERE id = ? AND head IS NOT NULL

@@ -21,7 +21,7 @@ from halo_weave.store.rows import (
     pack_json,
 )
 
-# The chunks that a reply used, and the chunks that these were merged into.
+# The chunks that a reply used, each with the chunks that it was merged into.
 WHOLE_CHUNK = """WITH RECURSIVE whole (named, number) AS (
     SELECT u.chunk, u.chunk FROM uses u WHERE u.turn = ?
     UNION SELECT w.named, c.merged_into FROM whole w JOIN chunks c ON c.number = w.number WHERE c.merged_into IS NOT NULL
@@ -56,15 +56,15 @@ class SqlAttribution(StoreHandle):
         self,
         turn_id: int,
         use: Attribution | None,
-        woken: Mapping[ChunkKey, Mapping[str, Json]] | None = None,
+        resurrected: Mapping[ChunkKey, Mapping[str, Json]] | None = None,
     ) -> None:
         """Save the attribution of a stored reply, if it is known, and the chunks that were resurrected for it, with the
-        reason. What is saved already stays."""
+        reason. Nothing that was saved before is changed."""
         with self._db.writing() as db:
             db.executemany(
                 """INSERT INTO remembered (turn, chunk, reason)
                    SELECT ?, number, ? FROM chunks WHERE turn = ? AND chunk = ? ON CONFLICT DO NOTHING""",
-                [(turn_id, pack_json(reason), *key[:2]) for key, reason in (woken or {}).items()],
+                [(turn_id, pack_json(reason), *key[:2]) for key, reason in (resurrected or {}).items()],
             )
             if use is None:
                 return
@@ -105,12 +105,10 @@ class SqlAttribution(StoreHandle):
 
     @checks_access
     def remembered(
-        self, turn_ids: Iterable[int], *, least: float = 0.0
+        self, turn_ids: Iterable[int], *, min_share: float = 0.0
     ) -> dict[int, tuple[float, list[ReplySource]]]:
-        """By reply: its share from no chunk in particular, and the chunks that were resurrected for it or of which it
-        has the share `least`.
-
-        The message that it answers is not among them.
+        """By reply: its share from no chunk in particular, and the chunks that were resurrected for it or have at least
+        `min_share` in it, without the message that it answers.
         """
         turns = json_array(self._readable_turns(turn_ids))
         with self._db.reading() as db:
@@ -122,18 +120,18 @@ class SqlAttribution(StoreHandle):
                     FROM named n JOIN whole w ON w.named = n.chunk CROSS JOIN {CHUNK_TABLES}
                     WHERE c.number = w.number AND {VISIBLE} AND (n.share >= ? OR n.reason IS NOT NULL)
                     ORDER BY n.turn, n.share DESC, c.start""",
-                (turns, turns, least),
+                (turns, turns, min_share),
             ).fetchall()
         found: dict[int, tuple[float, list[ReplySource]]] = {turn: (nothing, []) for turn, nothing in rest}
         used = set(found)
         for (turn, share, reason, *_), record in zip(
             rows, chunk_records([row[3:] for row in rows]), strict=True
         ):
-            woken = None if reason is None else json.loads(reason)
+            resurrect_reason = None if reason is None else json.loads(reason)
             known = share if turn in used else None
             sources = found.setdefault(turn, (1.0, []))[1]
             if self._may_read(record.window):
-                sources.append(ReplySource(record, known, woken))
+                sources.append(ReplySource(record, known, resurrect_reason))
         return found
 
     @checks_access
@@ -156,8 +154,8 @@ class SqlAttribution(StoreHandle):
 
     @reads_window
     def most_used(self, window_id: str, limit: int = 200) -> list[MostUsed]:
-        """The chunks that the window's replies used most; what a reply answers does not count."""
-        with self._db.asking() as db:
+        """The chunks that the window's replies used most, without the messages that they answer."""
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""{MERGED} SELECT c.turn, c.chunk, t.role, sum(u.share) AS share, group_concat(DISTINCT u.turn)
                     FROM uses u JOIN turns r ON r.id = u.turn AND r.window = ? JOIN merged m ON m.named = u.chunk

@@ -23,7 +23,7 @@ from halo_weave.store.visibility import hide_chunks, restore_chunks
 
 TURN = "t.id, t.window, t.role, t.answers, t.parent, t.speaker, t.said, t.aside"
 _FIRST = datetime(1, 1, 2, tzinfo=UTC)
-MOST_ALIKE = 64  # turns with the same hash that are considered
+MAX_SAME_HASH = 64  # turns with the same hash that are returned
 
 
 class SqlBranches(StoreHandle):
@@ -35,14 +35,14 @@ class SqlBranches(StoreHandle):
             check_window(db, window_id)
             db.check_lease(window_id)
             if head:
-                _known(db, head)
+                _turn_record(db, head)
             windows = move_head(db, window_id, head or None, micros(now))
         return self._readable_windows(windows)
 
     @reads_window
     def branch(self, window_id: str, after: int = 0) -> list[TurnRecord]:
         """The turns of the current branch with a later id than `after`, in order."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""WITH RECURSIVE line(id, parent) AS (
                         SELECT t.id, t.parent FROM windows w JOIN turns t ON t.id = w.head WHERE w.id = ?1 AND t.id > ?2
@@ -56,7 +56,7 @@ class SqlBranches(StoreHandle):
     def turn_record(self, turn_id: int) -> TurnRecord:
         self._check_turn(turn_id)
         with self._db.reading() as db:
-            return _known(db, turn_id)
+            return _turn_record(db, turn_id)
 
     @checks_access
     def timeline(
@@ -73,7 +73,7 @@ class SqlBranches(StoreHandle):
         reader = self._person(reader)
         among = "" if reader is None else f"AND t.window IN ({READABLE_WINDOWS})"
         begin = max(micros(one) for one in (since, after and after[0], _FIRST) if one)
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT {TURN} FROM turns t
                     WHERE t.aside = 0 AND t.said >= :begin AND (:until IS NULL OR t.said <= :until)
@@ -96,7 +96,7 @@ class SqlBranches(StoreHandle):
         if turn_id:
             self._check_turn(turn_id)
         where = "t.parent = ?" if turn_id else "t.parent IS NULL AND t.window = ?"
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"SELECT {TURN} FROM turns t WHERE {where} ORDER BY t.id", (turn_id or window_id,)
             ).fetchall()
@@ -105,7 +105,7 @@ class SqlBranches(StoreHandle):
     @checks_access
     def siblings(self, turns: Iterable[int]) -> dict[int, list[int]]:
         """For each of these turns all versions of it, itself included, in order."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 """SELECT t.id, s.id FROM json_each(?1) j JOIN turns t ON t.id = CAST(j.value AS BIGINT)
                    JOIN turns s ON s.parent = t.parent
@@ -129,10 +129,10 @@ class SqlBranches(StoreHandle):
         """Turns with this hash, newest first; at most a few dozen."""
         reader = self._person(reader)
         among = "" if reader is None else f"AND t.window IN ({READABLE_WINDOWS})"
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT {TURN} FROM turns t WHERE t.mark = :mark AND (:window IS NULL OR t.window = :window) {among}
-                    ORDER BY t.id DESC LIMIT {MOST_ALIKE}""",
+                    ORDER BY t.id DESC LIMIT {MAX_SAME_HASH}""",
                 {"mark": wanted_hash, "window": window, "reader": reader},
             ).fetchall()
         return [_turn(row) for row in rows]
@@ -142,7 +142,7 @@ class SqlBranches(StoreHandle):
         """Ids and hashes of a turn and of those before it on its branch, backwards."""
         if not self._readable_turns([turn_id]):
             return []
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             return db.execute(
                 """WITH RECURSIVE line(id, parent, mark, rest) AS (
                        SELECT id, parent, mark, ?2 FROM turns WHERE id = ?1
@@ -173,7 +173,7 @@ def attach_turn(
         after = answers
     if after is not None:
         if after:
-            _known(db, after)
+            _turn_record(db, after)
         if after >= turn:
             raise BadInput(f"Turn {turn} cannot follow turn {after}, which has a later id.")
         db.execute("UPDATE turns SET parent = ? WHERE id = ?", (after or None, turn))
@@ -195,7 +195,7 @@ def move_head(db: Connection, window_id: str, head: int | None, when: int) -> tu
     old = db.execute("SELECT head FROM windows WHERE id = ?", (window_id,)).fetchone()[0]
     leaving, coming = _diverging_turns(db, old, head)
     db.execute("UPDATE windows SET head = ? WHERE id = ?", (head, window_id))
-    shared = _shared(db, window_id, leaving)
+    shared = _last_shared(db, window_id, leaving)
     gone = [turn for turn in leaving if turn > shared]
     for table, column in (("turns", "id"), ("chunks", "turn")):
         for turns, aside in ((gone, 1), (coming, 0)):
@@ -203,15 +203,15 @@ def move_head(db: Connection, window_id: str, head: int | None, when: int) -> tu
                 f"UPDATE {table} SET aside = {aside} WHERE {column} IN (SELECT value FROM json_each(?))",
                 (json_array(turns),),
             )
-    left, back = _chunks(db, gone), _chunks(db, coming)
+    hidden, restored = _chunks(db, gone), _chunks(db, coming)
     windows = [
         *hide_chunks(db, _chunks(db, leaving), "aside", when, only=window_id),
-        *hide_chunks(db, left, "aside", when),
-        *restore_chunks(db, back, here=window_id),
+        *hide_chunks(db, hidden, "aside", when),
+        *restore_chunks(db, restored, here=window_id),
     ]
     detail = pack_json({"head": str(head or 0)})
-    record_events(db, [(window_id, number, when, "aside", detail) for number in left])
-    record_events(db, [(window_id, number, when, "returned", detail) for number in back])
+    record_events(db, [(window_id, number, when, "aside", detail) for number in hidden])
+    record_events(db, [(window_id, number, when, "returned", detail) for number in restored])
     return tuple(dict.fromkeys(windows))
 
 
@@ -267,7 +267,7 @@ def _diverging_turns(db: Connection, old: int | None, new: int | None) -> tuple[
     return leaving, coming
 
 
-def _shared(db: Connection, window_id: str, leaving: Sequence[int]) -> int:
+def _last_shared(db: Connection, window_id: str, leaving: Sequence[int]) -> int:
     """The last of the leaving turns that is on another window's current branch; 0: none."""
     return int(
         db.execute(
@@ -293,7 +293,7 @@ def _parent(db: Connection, turn: int) -> int | None:
     return db.execute("SELECT parent FROM turns WHERE id = ?", (turn,)).fetchone()[0]  # type: ignore[no-any-return]
 
 
-def _known(db: Connection, turn: int) -> TurnRecord:
+def _turn_record(db: Connection, turn: int) -> TurnRecord:
     row = db.execute(f"SELECT {TURN} FROM turns t WHERE t.id = ?", (turn,)).fetchone()
     if row is None:
         raise BadInput(f"There is no turn {turn} in this memory.")

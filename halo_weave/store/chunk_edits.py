@@ -219,11 +219,8 @@ class SqlChunkEdits(StoreHandle):
 
     @checks_access
     def deletion_of(self, key: ChunkKey) -> tuple[ChunkKey, ...]:
-        """What is deleted with this chunk: for a question's opening or any part of an answer both turns, else the chunk
-        alone.
-
-        Undeleting restores the same set.
-        """
+        """The chunks that are deleted together with this one: for the first chunk of a question or any chunk of an answer both
+        turns, otherwise only the chunk itself. Undeleting restores the same set."""
         self._check_chunk(key)
         with self._db.reading() as db:
             chunk_number(db, key)
@@ -298,26 +295,24 @@ class SqlChunkEdits(StoreHandle):
         return self._readable_windows(windows)
 
     @server_only
-    def split_long_chunks(self, most: int, *, now: datetime) -> int:
-        """Split chunks of more than so many tokens, and more than 256, that are live nowhere, so that all parts can be
-        resurrected.
-
-        Returns how many there were.
+    def split_long_chunks(self, max_tokens: int, *, now: datetime) -> int:
+        """Split chunks with more than `max_tokens` and more than 256 tokens that are live in no window, so that their parts can
+        be resurrected. Returns how many were split.
         """
-        done = 0
-        with self._db.asking() as db:
+        count = 0
+        with self._db.querying() as db:
             numbers = [
                 number
                 for (number,) in db.execute(
                     f"""SELECT c.number FROM chunks c WHERE c.span > 256 AND c.span > ? AND {VISIBLE}
                         AND NOT EXISTS (SELECT 1 FROM live l WHERE l.chunk = c.number)""",
-                    (most,),
+                    (max_tokens,),
                 )
             ]
         for number in numbers:
             with self._db.writing() as db:
-                done += _split_chunk(db, number, most, micros(now))
-        return done
+                count += _split_chunk(db, number, max_tokens, micros(now))
+        return count
 
     @checks_access
     def add_negative_feedback(self, key: ChunkKey, question: str | None, *, now: datetime) -> None:
@@ -343,7 +338,7 @@ class SqlChunkEdits(StoreHandle):
     @server_only
     def negative_feedback(self) -> list[tuple[int, str]]:
         """The numbers of chunks with negative feedback, each with a question that it is wrong for."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             return db.execute("SELECT chunk, question FROM wrong ORDER BY made").fetchall()
 
     @checks_access
@@ -351,15 +346,15 @@ class SqlChunkEdits(StoreHandle):
         """How often a chunk was resurrected, in all windows."""
         self._check_chunk(key)
         with self._db.reading() as db:
-            asked = (chunk_number(db, key),)
+            number = chunk_number(db, key)
             return int(
                 db.execute(
-                    "SELECT count(*) FROM history WHERE chunk = ? AND event = 'woke'", asked
+                    "SELECT count(*) FROM history WHERE chunk = ? AND event = 'woke'", (number,)
                 ).fetchone()[0]
             )
 
 
-def _split_chunk(db: Connection, number: int, most: int, when: int) -> bool:
+def _split_chunk(db: Connection, number: int, max_tokens: int, when: int) -> bool:
     """Split a chunk: the first part keeps its key and number, the others get the next free ones of the turn."""
     row = db.execute(
         f"""SELECT c.turn, c.window, c.start, c.span, c.ids, c.lengths, c.raw, c.tags, t.role, k.fingerprint,
@@ -368,10 +363,10 @@ def _split_chunk(db: Connection, number: int, most: int, when: int) -> bool:
             WHERE c.number = ? AND {VISIBLE} AND NOT EXISTS (SELECT 1 FROM live l WHERE l.chunk = c.number)""",
         (number,),
     ).fetchone()
-    if row is None:  # another process was faster
+    if row is None:  # another process has split it
         return False
     turn, window, start, span, ids, lengths, raw, tags, role, tokenizer, last = row
-    parts = cut(unpack_tokens(ids, lengths, raw, span), span, most)
+    parts = cut(unpack_tokens(ids, lengths, raw, span), span, max_tokens)
     if len(parts) < 2:
         return False
     first = parts[0]
@@ -393,14 +388,15 @@ def _split_chunk(db: Connection, number: int, most: int, when: int) -> bool:
             bright, traces = np.full(span, peak, np.float32), None
         db.execute("DELETE FROM asleep WHERE window = ? AND start = ?", (held, start))
         for own, place, size in places:
-            within = slice(place - start, place - start + size)
-            lit, known = bright[within], None if traces is None else traces[:, within]
+            span_of_part = slice(place - start, place - start + size)
+            part_bright = bright[span_of_part]
+            part_traces = None if traces is None else traces[:, span_of_part]
             db.execute(
                 """INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, brightness, traces)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
                 (
-                    *(held, place, own, gone, float(lit.max()), slept, reason),
-                    *(pack_floats(lit), pack_traces(known)),
+                    *(held, place, own, gone, float(part_bright.max()), slept, reason),
+                    *(pack_floats(part_bright), pack_traces(part_traces)),
                 ),
             )
     copy_tags_and_feedback(db, number, numbers[1:])
@@ -451,7 +447,7 @@ def _holders(db: Connection, first: int, second: int) -> list[str]:
     return [window for (window,) in rows]
 
 
-def _held(db: Connection, window: str, start: int) -> _ChunkInWindow | None:
+def _chunk_in_window(db: Connection, window: str, start: int) -> _ChunkInWindow | None:
     for table, pinned, columns in (("live", "pinned", "since, woken"), ("asleep", "0", "slept, reason")):
         row = db.execute(
             f"""SELECT {pinned}, brightness, tokenizer, ids, lengths, raw, traces, {columns} FROM {table}
@@ -478,10 +474,10 @@ def _merge_in_window(
 ) -> None:
     """Merge two chunks in a window that has at least one of them. A chunk that it never had gets the lowest values."""
     number, start, _ = first
-    parts = [_held(db, window, start), _held(db, window, second[1])]
+    parts = [_chunk_in_window(db, window, start), _chunk_in_window(db, window, second[1])]
     known = [part for part in parts if part is not None]
     base = next((part for part in known if part.live), known[0])
-    least = min(float(part.brightness.min()) for part in known)
+    lowest = min(float(part.brightness.min()) for part in known)
     own = len({part.tokenizer for part in known}) == 1 and len(known) == 2
     brightness: list[Brightness] = []
     traces: list[Traces | None] = []
@@ -491,7 +487,7 @@ def _merge_in_window(
             traces.append(part.traces)
         else:
             traces.append(None)
-            value = least if part is None else float(part.brightness.max())
+            value = lowest if part is None else float(part.brightness.max())
             brightness.append(np.full(len(tokens), value, np.float32))
     joined = np.concatenate(brightness)
     kept = pack_floats(joined), pack_traces(_concatenated_traces(traces, [len(one) for one in brightness]))
@@ -517,7 +513,7 @@ def _merge_in_window(
 
 
 def _concatenated_traces(traces: Sequence[Traces | None], sizes: Sequence[int]) -> Traces | None:
-    """The traces of both. Unknown values are NaN; None if all are unknown, or if they are of two strategies."""
+    """The traces of two chunks. Unknown values are NaN; None if all are unknown, or if they are of different strategies."""
     counts = {len(one) for one in traces if one is not None}
     if len(counts) != 1:
         return None
@@ -544,13 +540,13 @@ class SqlTimestampRemoval(StoreHandle):
             ]
         for number in numbers:
             with self._db.writing() as db:
-                _remove(db, number, micros(now))
+                _remove_timestamp(db, number, micros(now))
         with self._db.writing(durable=True) as db:
             db.execute("UPDATE memory SET stamps_removed = 1")
         return len(numbers)
 
 
-def _remove(db: Connection, number: int, when: int) -> None:
+def _remove_timestamp(db: Connection, number: int, when: int) -> None:
     row = db.execute(
         "SELECT start, span, ids, lengths, raw FROM chunks WHERE number = ? AND deleted IS NULL AND merged IS NULL",
         (number,),

@@ -117,14 +117,14 @@ class Database(Protocol):
     def reading(self) -> AbstractContextManager[Connection]:
         """A read transaction: one consistent state of the memory until the block ends."""
 
-    def asking(self) -> AbstractContextManager[Connection]:
+    def querying(self) -> AbstractContextManager[Connection]:
         """A connection for a single statement, without a transaction."""
 
     def writing(self, *, durable: bool = False, urgent: bool = False) -> AbstractContextManager[Connection]:
         """A write transaction: all of the block, or nothing. `urgent`: before other threads that wait."""
 
-    def alone(self, *, patience: float) -> AbstractContextManager[None]:
-        """Hold the lock for imports and clearing, among all processes; wait up to `patience` seconds for it."""
+    def import_lock(self, *, timeout: float) -> AbstractContextManager[None]:
+        """Hold the lock for imports and clearing, among all processes; wait up to `timeout` seconds for it."""
 
     def empty(self, db: Connection) -> None:
         """Delete all rows, except from tables that survive a clearing."""

@@ -42,7 +42,7 @@ class SqlEmbeddings(StoreHandle):
     @server_only
     def serving(self) -> Serving | None:
         """The current generation, without counting."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.execute(
                 "SELECT id, model, dimension FROM generations WHERE state = 'current'"
             ).fetchone()
@@ -132,9 +132,9 @@ class SqlEmbeddings(StoreHandle):
     def request_embeddings(self, numbers: Iterable[int]) -> None:
         """Request new vectors of these chunks, in every generation that is current or being built."""
         with self._db.writing() as db:
-            touched = [int(number) for number in numbers]
-            db.mark_changed(touched)
-            request_embedding(db, touched)
+            requested = [int(number) for number in numbers]
+            db.mark_changed(requested)
+            request_embedding(db, requested)
 
     @server_only
     def vectors(self, generation: int) -> Iterator[tuple[Numbers, Vectors]]:
@@ -150,7 +150,7 @@ class SqlEmbeddings(StoreHandle):
     @server_only
     def vectors_of(self, generation: int, numbers: Iterable[int]) -> tuple[Numbers, Vectors]:
         """The vectors of these chunks, with the chunks' numbers."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT chunk, vector, (SELECT dimension FROM generations WHERE id = ?1) FROM vectors
                     WHERE generation = ?1 AND chunk IN (SELECT value FROM json_each(?2)) AND {NOT_ASIDE}""",
@@ -158,7 +158,7 @@ class SqlEmbeddings(StoreHandle):
             ).fetchall()
         if rows:
             return _block(rows, rows[0][2])
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             dimension, _ = _embedder(db, generation)
         return _block([], dimension)
 
@@ -168,7 +168,7 @@ class SqlEmbeddings(StoreHandle):
         with self._db.writing() as db:
             row = db.execute("SELECT state FROM generations WHERE id = ?", (generation,)).fetchone()
             if row is None or row[0] == "retired":
-                raise BadInput(f"There is no generation {generation} of vectors that could serve.")
+                raise BadInput(f"There is no generation {generation} of vectors that could be used.")
             missing = db.execute(
                 """SELECT count(*) FROM wanted w WHERE w.generation = ?
                    AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = w.generation AND v.chunk = w.chunk)""",
@@ -192,24 +192,24 @@ class SqlEmbeddings(StoreHandle):
     @server_only
     def delete_old_vectors(self) -> int:
         """Delete the vectors of retired generations, in small steps that let others write. Returns how many."""
-        swept = 0
+        deleted = 0
         while True:
             with self._db.writing() as db:
-                gone = db.execute(
+                count = db.execute(
                     """DELETE FROM vectors WHERE id IN (SELECT v.id FROM vectors v JOIN generations g
                        ON g.id = v.generation WHERE g.state = 'retired' LIMIT ?)""",
                     (ROWS_PER_STEP,),
                 ).rowcount
-            if not gone:
-                return swept
-            swept += gone
+            if not count:
+                return deleted
+            deleted += count
 
     # What changed
 
     @server_only
     def sequence(self) -> int:
         """A number that grows with every change of a chunk: if it is the same, nothing changed."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             return db.last_change()
 
     @server_only
@@ -249,11 +249,11 @@ class SqlEmbeddings(StoreHandle):
     def knows_index_snapshot(self, snapshot_id: str) -> bool:
         """Whether the file was made of this memory or of an earlier state of it. An older backup does not know it."""
         schema = self._db.schema()
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             sql = "SELECT 1 FROM images WHERE mark = ? AND schema = ?"
             return db.execute(sql, (snapshot_id, schema)).fetchone() is not None
 
-    # What belongs together
+    # The chunk table and recall
 
     @server_only
     def chunk_places(self, since: int = 0) -> Iterator[ChunkPlace]:
@@ -274,7 +274,7 @@ class SqlEmbeddings(StoreHandle):
         and merged chunks are left out."""
         if window_id:
             self.check_reads(window_id)
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 """WITH asked AS (
                        SELECT t.id AS turn, CAST(j.value ->> 1 AS BIGINT) AS chunk,
@@ -307,7 +307,7 @@ class SqlEmbeddings(StoreHandle):
 
 
 def all_generations(database: Database) -> tuple[VectorGeneration, ...]:
-    with database.asking() as db:
+    with database.querying() as db:
         rows = db.execute(
             """SELECT id, model, dimension, state, created, completed,
                    (SELECT count(*) FROM vectors WHERE generation = g.id),

@@ -131,8 +131,8 @@ def _sections(
         ),
     )
     if several:
-        told = "SELECT owner, window, person, writes, made FROM shares ORDER BY owner, window, person"
-        yield "shares", _elements(db, told)
+        shares = "SELECT owner, window, person, writes, made FROM shares ORDER BY owner, window, person"
+        yield "shares", _elements(db, shares)
     yield "turns", _turns(db, _tags(db, reader), progress)
     for table, own in (("live", "h.pinned, h.since, h.woken"), ("asleep", "h.slept, h.reason")):
         yield table, _held(db, table, own, subset.window)

@@ -63,8 +63,8 @@ from halo_weave.store.windows import persona_of
 BATCH = 500  # elements per transaction, so that others can write in between
 BATCH_CHARACTERS = 1 << 18
 IMPORT_LOCK_SECONDS = 60.0  # seconds to wait for another import
-_HEAD = {"format", "version", "memory"}
-_FileKind = ExportHeader | Literal["prototype", "foreign"]
+_HEADER_KEYS = {"format", "version", "memory"}
+_FileKind = ExportHeader | Literal["prototype", "third party"]
 
 
 @contextmanager
@@ -91,9 +91,9 @@ def checked_file(
     """
     size = source.seek(0, os.SEEK_END)
     kind = _kind(source)
-    if kind == "foreign":
-        with ThirdPartyFile(source, folder, now, progress) as foreign:
-            yield foreign
+    if kind == "third party":
+        with ThirdPartyFile(source, folder, now, progress) as third_party:
+            yield third_party
         return
     source.seek(0)
     text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
@@ -108,9 +108,10 @@ def checked_file(
 
 
 def _kind(source: IO[bytes]) -> _FileKind:
+    """The program that wrote the file; for our own exports, the header."""
     source.seek(0)
     if source.read(len(PNG)).startswith((ZIP, PNG)):
-        return "foreign"
+        return "third party"
     source.seek(0)
     text = TextIOWrapper(source, encoding="utf-8-sig", newline="")
     try:
@@ -120,24 +121,24 @@ def _kind(source: IO[bytes]) -> _FileKind:
 
 
 def _header(text: TextIO) -> _FileKind:
-    """The header. Its members may have any order, so this may read the whole file."""
+    """The header, or the kind of another program's file. Members may have any order, so this may read the whole file."""
     found: dict[str, Any] = {}
     reader = JsonReader(text, opened=OPENED)
     if reader.begin() != "{":
-        return "foreign"
+        return "third party"
     try:
         for key, value in reader:
-            if key in _HEAD:
+            if key in _HEADER_KEYS:
                 found[key] = value
             if key in TOKENS and "format" not in found and isinstance(value, dict) and "token_id" in value:
                 return "prototype"
-            if found.keys() >= _HEAD:
+            if found.keys() >= _HEADER_KEYS:
                 break
     except ImportRefused:
         if not reader.closed:
-            raise  # otherwise more values follow, one on each line
+            raise  # if the object was closed, the file is a list of JSON values, one on each line
     if found.get("format") != FORMAT or "memory" not in found:
-        return "foreign"
+        return "third party"
     if found.get("version") != VERSION:
         raise ImportRefused(
             f"The file has version {found.get('version')} of the format; this Halo Weave reads version {VERSION}. "
@@ -163,10 +164,10 @@ class _ExportFile:
         reader = JsonReader(self._text)
         counts: Counter[str] = Counter()
         turn = position = 0
-        there: set[str] = set()  # windows in the file
-        named: set[str] = set()
+        windows: set[str] = set()  # in the file
+        windows_of_turns: set[str] = set()
         for key, element in reader:
-            if key in _HEAD:
+            if key in _HEADER_KEYS:
                 continue
             if key not in SECTIONS:
                 raise ImportRefused(
@@ -175,20 +176,20 @@ class _ExportFile:
             found = read_element(key, SECTIONS[key], element)
             if isinstance(found, TurnIn):
                 turn, position = self._after(found, turn, position)
-                named.add(found.window)
+                windows_of_turns.add(found.window)
             elif key == "windows":
-                there.add(element["id"])
+                windows.add(element["id"])
             counts[key] += 1
             if not counts[key] % BATCH:
                 progress(reader.taken, 2 * self._size)
-        if named - there:
+        if missing := windows_of_turns - windows:
             raise ImportRefused(
-                f"The file names a window {min(named - there)!r} that it does not hold. Nothing was changed."
+                f"The file names a window {min(missing)!r} that it does not hold. Nothing was changed."
             )
         return counts
 
     def _after(self, found: TurnIn, turn: int, position: int) -> tuple[int, int]:
-        """The turn and the end position of this turn, which come after the given ones."""
+        """The id and the end position of a turn, after checking that it follows the given ones."""
         starts = [chunk.start for chunk in found.chunks if chunk.merged is None]
         stop = found.reach[1]
         if found.turn <= turn or (starts and starts[0] < position):
@@ -202,24 +203,25 @@ class _ExportFile:
         return found.turn, max(position, stop)
 
     def batches(self, progress: Progress) -> Iterator[tuple[str, list[Any]]]:
-        """Sections with elements for one transaction each. If the file has another order, it is read several times."""
-        left = self._counts.copy()
-        order = [section for section in SECTIONS if left[section]]
+        """The elements of each section, in batches for one transaction. If the file has another order, it is read several
+        times."""
+        remaining = self._counts.copy()
+        order = [section for section in SECTIONS if remaining[section]]
         while order:
             self._text.seek(0)
             reader = JsonReader(self._text)
             batch: list[Any] = []
-            begun = 0
+            batch_start = 0
             for key, element in reader:
                 if not order or key != order[0]:
                     continue
                 batch.append(element)
-                left[key] -= 1
-                if len(batch) == BATCH or reader.read - begun > BATCH_CHARACTERS or not left[key]:
+                remaining[key] -= 1
+                if len(batch) == BATCH or reader.read - batch_start > BATCH_CHARACTERS or not remaining[key]:
                     yield key, batch
                     progress(self._size + reader.taken, 2 * self._size)
-                    batch, begun = [], reader.read
-                if not left[key]:
+                    batch, batch_start = [], reader.read
+                if not remaining[key]:
                     order.pop(0)
                     if not order:
                         return
@@ -239,11 +241,11 @@ class SqlImport(StoreHandle):
     def import_open_file(
         self, source: IO[bytes], *, now: datetime, progress: Progress = silent
     ) -> ImportResult:
-        # The temporary tables and reserved ids are for one import at a time.
         """Like `import_file`, for an open, seekable file. It stays open."""
+        # The temporary tables and reserved ids are for one import at a time.
         with (
             checked_file(source, self._db.folder, micros(now), progress) as file,
-            self._db.alone(patience=IMPORT_LOCK_SECONDS),
+            self._db.import_lock(timeout=IMPORT_LOCK_SECONDS),
         ):
             with self._db.writing() as db:
                 db.execute("DROP TABLE IF EXISTS arrived")
@@ -252,31 +254,30 @@ class SqlImport(StoreHandle):
                 )
                 db.execute("CREATE INDEX arrived_here ON arrived(here)")
                 own = db.execute("SELECT id FROM memory").fetchone()[0]
-            arriving = _Import(file.header, own, retold=file.renumbered is None)
+            running = _Import(file.header, own, third_party=file.renumbered is None)
             try:
                 for section, elements in file.batches(progress):
                     with self._db.writing() as db:
-                        arriving.bring(db, section, elements)
+                        running.add(db, section, elements)
                 with self._db.writing() as db:
-                    arriving.settle(db, micros(now), file.heads)
-                    db.execute(
-                        "UPDATE memory SET stamps_removed = 0"
-                    )  # an earlier version may have written the file
+                    running.finish(db, micros(now), file.heads)
+                    # An earlier version, which kept time stamps, may have written the file.
+                    db.execute("UPDATE memory SET stamps_removed = 0")
             except StoreError as error:
                 raise _broken_off(error) from error
             finally:
-                with suppress(StoreError), self._db.writing() as db:  # otherwise the next import does it
+                with suppress(StoreError), self._db.writing() as db:  # if this fails, the next import does it
                     db.execute("DROP TABLE IF EXISTS arrived")
             left = {reason: count for reason, count in sorted(file.left.items()) if count}
-            return arriving.result(file.program, left, renumbered=file.renumbered)
+            return running.result(file.program, left, renumbered=file.renumbered)
 
 
 def _broken_off(error: StoreError) -> StoreError:
     """The error of a step says that nothing was changed; for the whole import, say that earlier steps are kept."""
     why = "others held the memory for too long" if isinstance(error, StoreBusy) else error.__cause__ or error
     return type(error)(
-        f"The import broke off: {str(why).rstrip('.')}. What it brought so far stays. Import the same file again, and "
-        "it goes on."
+        f"The import was interrupted: {str(why).rstrip('.')}. What was imported so far is kept. Import the same file "
+        "again to continue."
     )
 
 
@@ -318,16 +319,17 @@ class _SqlIdAllocator:
 class _Import:
     """One import: a batch at a time, each in its transaction."""
 
-    def __init__(self, header: ExportHeader, own: str, *, retold: bool) -> None:
-        """`retold`: the file is another program's, and does not contain what was said here since the last import."""
-        self._source, self._own, self._third_party = header.id, own, retold
+    def __init__(self, header: ExportHeader, own: str, *, third_party: bool) -> None:
+        """`own`: the id of this memory. `third_party`: the file is another program's, and does not contain turns that were
+        added here since the last import."""
+        self._source, self._own, self._third_party = header.id, own, third_party
         self._ids = Renumbering(header)
         self._counts: Counter[str] = Counter()
         self._people = ImportedPeople()
-        self._heads: dict[str, int] = {}  # the last turns, as in the file, of windows that are new here
-        # Texts that the windows inherited where they come from.
+        self._heads: dict[str, int] = {}  # of windows that are new here, the last turn by its id in the file
+        # Texts that the windows inherited in the memory that wrote the file.
         self._inherits: dict[str, Sequence[str]] = {}
-        self._generation: int | None = None  # the generation here that gets the vectors
+        self._generation: int | None = None  # the generation here to which vectors are added
         self._dimension = 0
 
     def result(self, program: str, left: Mapping[str, int], *, renumbered: bool | None) -> ImportResult:
@@ -339,19 +341,20 @@ class _Import:
         if renumbered is not None and not self._ids.kept:
             ids = "Turns and positions got new ids: theirs are taken here, or too far from the others."
         elif renumbered:
-            ids = "Some turns of the file had one id, so turns were counted anew. Positions are those of the file."
+            ids = "Several turns of the file had the same id, so turns were renumbered. Positions are those of the file."
         return ImportResult(**counts, kept_ids=kept, ids=ids, program=program, left=left)
 
-    def bring(self, db: Connection, section: str, elements: Iterable[Any]) -> None:
-        step = getattr(self, f"_bring_{section}")
+    def add(self, db: Connection, section: str, elements: Iterable[Any]) -> None:
+        """Add the elements of a section that are not here yet."""
+        step = getattr(self, f"_add_{section}")
         for element in elements:
             step(db, read_element(section, SECTIONS[section], element))
 
-    def settle(self, db: Connection, when: int, heads: Mapping[str, int]) -> None:
-        """Adjust the branches of the file to what is here. `heads`: the last turns in the other program."""
+    def finish(self, db: Connection, when: int, heads: Mapping[str, int]) -> None:
+        """Set the last turns of windows, after all turns were added. `heads`: the last turns in the other program."""
         for window, head in heads.items():
             here, now = _local_turn(db, head), _head(db, window)
-            if here is None or now in (None, here) or not _of_one_source(db, now, here):
+            if here is None or now in (None, here) or not _same_source(db, now, here):
                 continue
             # An older file that does not contain the last turn here does not change it.
             if db.execute(
@@ -364,22 +367,22 @@ class _Import:
             )
         recompute_aside(db, when)
         for window, names in self._inherits.items():  # texts that are equal here are inherited here, too
-            *words, owner = db.execute(
+            *texts, owner = db.execute(
                 f"SELECT {', '.join(PERSONA)}, owner FROM windows WHERE id = ?", (window,)
             ).fetchone()
-            own, shared = dict(zip(PERSONA, words, strict=True)), persona_of(db, owner)
+            own, shared = dict(zip(PERSONA, texts, strict=True)), persona_of(db, owner)
             same = [name for name in PERSONA if name in names and own[name] == shared[name]]
             db.execute("UPDATE windows SET inherits = ? WHERE id = ?", (pack_json(same), window))
 
     # People, windows and turns
 
-    def _bring_people(self, db: Connection, person: PersonIn) -> None:
-        self._people.bring(db, person)
+    def _add_people(self, db: Connection, person: PersonIn) -> None:
+        self._people.add(db, person)
 
-    def _bring_shares(self, db: Connection, share: ShareIn) -> None:
-        self._people.bring_share(db, share)
+    def _add_shares(self, db: Connection, share: ShareIn) -> None:
+        self._people.add_share(db, share)
 
-    def _bring_windows(self, db: Connection, window: WindowIn) -> None:
+    def _add_windows(self, db: Connection, window: WindowIn) -> None:
         cursor = db.execute(
             """INSERT INTO windows
                    (id, name, system_prompt, user_name, ai_name, settings, created, modified, deleted,
@@ -402,7 +405,7 @@ class _Import:
         if cursor.rowcount and window.inherits:
             self._inherits[window.id] = window.inherits
 
-    def _bring_turns(self, db: Connection, turn: TurnIn) -> None:
+    def _add_turns(self, db: Connection, turn: TurnIn) -> None:
         memory, first_turn, mark = turn.original_identity(self._source)
         row = db.execute(
             "SELECT here FROM imported WHERE source = ? AND turn = ? AND mark = ?", (memory, first_turn, mark)
@@ -424,11 +427,10 @@ class _Import:
         else:
             here = row[0]
             self._counts["known_turns"] += 1
-        arrived = (turn.turn, here, row is None)
         db.execute(
             """INSERT INTO arrived (turn, here, new) VALUES (?, ?, ?)
                ON CONFLICT (turn) DO UPDATE SET here = excluded.here, new = excluded.new""",
-            arrived,
+            (turn.turn, here, row is None),
         )
 
     def _insert(self, db: Connection, turn: TurnIn, here: int, shift: int) -> None:
@@ -480,7 +482,7 @@ class _Import:
         self._counts["chunks"] += len(turn.chunks)
 
     def _follows(self, db: Connection, turn: TurnIn, parent: int | None) -> bool:
-        """Whether a turn after `parent` continues the window. What was said here since then comes in between."""
+        """Whether a turn after `parent` continues the window's current branch, ignoring turns that were added here since."""
         source, head = turn.original_identity(self._source)[0], _head(db, turn.window)
         known = "SELECT 1 FROM imported WHERE here = ? AND source = ?"
         while head is not None and head != parent and not db.execute(known, (head, source)).fetchone():
@@ -489,7 +491,7 @@ class _Import:
 
     # Chunks of windows
 
-    def _bring_live(self, db: Connection, held: LiveIn) -> None:
+    def _add_live(self, db: Connection, held: LiveIn) -> None:
         place = _free_place(db, held)
         if place is None:
             return
@@ -508,13 +510,13 @@ class _Import:
             (held.window, start, number, held.pinned, held.since, woken, *_held_values(db, held)),
         )
 
-    def _bring_asleep(self, db: Connection, held: AsleepIn) -> None:
+    def _add_asleep(self, db: Connection, held: AsleepIn) -> None:
         place = _free_place(db, held)
         if place is not None:
             reason = pack_json(reason_with_local_ids(held.reason, lambda turn: _local_turn(db, turn)))
             _insert_pruned(db, held, *place, held.slept, reason)
 
-    def _bring_history(self, db: Connection, event: EventIn) -> None:
+    def _add_history(self, db: Connection, event: EventIn) -> None:
         row = db.execute(
             "SELECT c.number FROM arrived a JOIN chunks c ON c.turn = a.here WHERE a.turn = ? AND c.chunk = ?",
             (event.turn, event.chunk),
@@ -538,7 +540,7 @@ class _Import:
 
     # Notes and structured memory
 
-    def _bring_entries(self, db: Connection, entry: EntryIn) -> None:
+    def _add_entries(self, db: Connection, entry: EntryIn) -> None:
         owner = self._people.owner(entry.owner)
         if db.execute(
             """SELECT 1 FROM entries WHERE owner = ?1 AND path = ?2
@@ -567,7 +569,7 @@ class _Import:
             )
         self._counts["entries"] += 1
 
-    def _bring_notes(self, db: Connection, note: NoteIn) -> None:
+    def _add_notes(self, db: Connection, note: NoteIn) -> None:
         owner, content = self._people.owner(note.owner), pack_json(note.content)
         cursor = db.execute(
             """INSERT INTO notes (owner, name, content, created, modified) VALUES (?, ?, ?, ?, ?)
@@ -584,7 +586,7 @@ class _Import:
         ):
             self._counts["other_notes"] += 1
 
-    def _bring_settings(self, db: Connection, setting: SettingIn) -> None:
+    def _add_settings(self, db: Connection, setting: SettingIn) -> None:
         db.execute(
             "INSERT INTO settings (owner, key, value, modified) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (self._people.owner(setting.owner), setting.key, pack_json(setting.value), setting.modified),
@@ -592,7 +594,7 @@ class _Import:
 
     # Vectors are used if they are of the current embedder here, or if there is none yet.
 
-    def _bring_generations(self, db: Connection, generation: GenerationIn) -> None:
+    def _add_generations(self, db: Connection, generation: GenerationIn) -> None:
         if db.execute("SELECT 1 FROM generations WHERE state = 'current'").fetchone() is None:
             number = db.execute(
                 """INSERT INTO generations (model, dimension, state, created, completed)
@@ -610,7 +612,7 @@ class _Import:
         ).fetchone()
         self._generation, self._dimension = (row[0], generation.dimension) if row else (None, 0)
 
-    def _bring_vectors(self, db: Connection, found: VectorIn) -> None:
+    def _add_vectors(self, db: Connection, found: VectorIn) -> None:
         if self._generation is None or not found.vector or len(found.vector) % (4 * self._dimension):
             return
         if not np.isfinite(unpack_floats(found.vector)).all():
@@ -640,7 +642,8 @@ def _local_turn(db: Connection, turn: int) -> int | None:
     return row[0] if row else None
 
 
-def _of_one_source(db: Connection, one: int | None, other: int) -> bool:
+def _same_source(db: Connection, one: int | None, other: int) -> bool:
+    """Whether two turns were imported from the same memory."""
     sql = "SELECT 1 FROM imported a JOIN imported b ON b.source = a.source AND b.here = ? WHERE a.here = ?"
     return db.execute(sql, (other, one)).fetchone() is not None
 
@@ -651,7 +654,7 @@ def _head(db: Connection, window: str) -> int | None:
 
 
 def _free_place(db: Connection, held: LiveIn | AsleepIn) -> tuple[int, int, bool] | None:
-    """Number, start, and whether it is deleted or aside, of a chunk that its window does not have yet."""
+    """Number, start, and whether it is deleted or aside, of a chunk; None if its window has it already."""
     row = db.execute(
         """SELECT c.number, c.start, c.deleted IS NOT NULL OR c.aside = 1, c.span FROM arrived a JOIN chunks c ON c.turn = a.here
            JOIN windows w ON w.id = :window WHERE a.turn = :turn AND c.chunk = :chunk AND c.merged IS NULL

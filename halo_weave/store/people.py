@@ -21,14 +21,14 @@ class SqlPeople(StoreHandle):
     @server_only
     def people(self) -> list[Person]:
         """All people that were ever added, by name, without the owner."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(f"SELECT {PERSON_COLUMNS} FROM people ORDER BY name").fetchall()
         return [_person(row) for row in rows]
 
     @server_only
     def several(self) -> bool:
         """Whether any person was ever added."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             return db.execute("SELECT 1 FROM people LIMIT 1").fetchone() is not None
 
     @server_only
@@ -57,13 +57,13 @@ class SqlPeople(StoreHandle):
                 (micros(now), name),
             ).fetchone()
         if row is None:
-            raise UnknownPerson(f"There is nobody called {name!r}. To see who is: halo-weave people list")
+            raise UnknownPerson(f"There is nobody called {name!r}. To see all people: halo-weave people list")
         return _person(row)
 
     @server_only
     def key_hashes(self, start: str) -> list[tuple[str, str]]:
         """Hashes of valid keys with this beginning, each with the person's id."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             return db.execute(
                 "SELECT key_hash, id FROM people WHERE key_hash >= ?1 AND key_hash < ?1 || 'g'", (start,)
             ).fetchall()
@@ -73,7 +73,7 @@ class SqlPeople(StoreHandle):
         """Identifies a person's current key; it changes with the key. Empty for the owner; None: the person has no key."""
         if person == OWNER:
             return ""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.execute("SELECT substr(key_hash, 1, 16) FROM people WHERE id = ?", (person,)).fetchone()
         return row[0] if row else None
 
@@ -121,7 +121,7 @@ class SqlPeople(StoreHandle):
 
     @server_only
     def shares(self) -> list[Share]:
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 "SELECT owner, window, person, writes, made FROM shares ORDER BY owner, window, person"
             ).fetchall()
@@ -144,7 +144,7 @@ class SqlPeople(StoreHandle):
     @server_only
     def readers(self, window_id: str) -> tuple[str, ...]:
         """Who may read a window besides its owner."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 """SELECT DISTINCT s.person FROM windows w
                    JOIN shares s ON s.owner = w.owner AND (s.window = '' OR s.window = w.id)
@@ -156,18 +156,18 @@ class SqlPeople(StoreHandle):
 
 
 class ImportedPeople:
-    """The persons of an import. A file gives nobody a key, and shares nobody's memory that was here before."""
+    """The people of an import. They get no keys, and no share gives access to memory that was here before."""
 
     def __init__(self) -> None:
-        self._here = {OWNER: OWNER}  # ids here by ids in the file
+        self._local_ids = {OWNER: OWNER}  # by ids in the file
         self._new: set[str] = set()
-        self.windows: set[str] = set()  # that came with the file
+        self.windows: set[str] = set()  # windows that this import has created
 
-    def owner(self, named: str) -> str:
+    def owner(self, person: str) -> str:
         """The id here of a person in the file; data without a known person belongs to the owner."""
-        return self._here.get(named, OWNER)
+        return self._local_ids.get(person, OWNER)
 
-    def bring(self, db: Connection, person: PersonIn) -> None:
+    def add(self, db: Connection, person: PersonIn) -> None:
         if person.name == OWNER_NAME:
             return
         row = db.execute("SELECT id FROM people WHERE name = ?", (person.name,)).fetchone()
@@ -179,12 +179,12 @@ class ImportedPeople:
                 (*row, person.name, person.created, person.created),
             )
             self._new.add(row[0])
-        self._here[person.id] = row[0]
+        self._local_ids[person.id] = row[0]
 
-    def bring_share(self, db: Connection, share: ShareIn) -> None:
+    def add_share(self, db: Connection, share: ShareIn) -> None:
         owner, person = self.owner(share.owner), self.owner(share.person)
-        came = share.window in self.windows if share.window else owner in self._new
-        if came and owner != person and {share.owner, share.person} <= self._here.keys():
+        is_new = share.window in self.windows if share.window else owner in self._new
+        if is_new and owner != person and {share.owner, share.person} <= self._local_ids.keys():
             db.execute(
                 """INSERT INTO shares (owner, window, person, writes, made) VALUES (?, ?, ?, ?, ?)
                    ON CONFLICT DO NOTHING""",

@@ -31,7 +31,7 @@ DEFAULT_PROMPT = "You are a helpful assistant with a long memory. Answer plainly
 # Texts of windows that have none of their own; what differs from these is stored under PERSONA_KEY.
 PERSONA: Mapping[str, str] = {"system_prompt": DEFAULT_PROMPT, "user_name": "User", "ai_name": "AI"}
 PERSONA_KEY = "persona"
-# The owner of the server, to whom everything belongs that is there before a person is added; and their name for others.
+# The owner of the server has an empty id. Everything belongs to the owner until people are added.
 OWNER, OWNER_NAME = "", "owner"
 
 
@@ -43,7 +43,7 @@ def stored_persona(stored: Json) -> dict[str, str]:
     }
 
 
-# Said
+# Turns and chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,7 +356,7 @@ class ChunkPlace(NamedTuple):
     start: int
     said: int  # microseconds since 1970
     speaker: str
-    told: float = 1.0  # share of its words that state facts; questions do not
+    informative: float = 1.0  # share of its words that state facts, see `core.informativeness`
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,14 +438,14 @@ class Note:
     modified: datetime
 
 
-# Upkeep
+# Maintenance
 
 
 Progress = Callable[[int, int], None]  # done, total; 0: unknown
 
 
 def silent(done: int, total: int) -> None:
-    """Progress that nobody sees."""
+    """A progress callback that does nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ class IdAllocator(Protocol):
 class Renumbering:
     """The ids of one import.
 
-    New turns keep their ids if these are free here and not `FAR` from those given so far; otherwise they get the next
-    ones, in order. A gap that is `FAR` is closed, so that no file can use up the ids.
+    New turns keep their ids if these are free here and less than `MAX_ID_GAP` above the next ones; otherwise they get the
+    next ones, in order. A larger gap is closed, so that no file can use up the ids.
     """
 
     def __init__(self, header: ExportHeader) -> None:
@@ -57,30 +57,30 @@ class Renumbering:
         self._header = header
         self._shift: Shift | None = None  # set when ids were reserved for the rest of the file
 
-    def shift(self, turn: TurnIn, ledger: IdAllocator) -> Shift:
+    def shift(self, turn: TurnIn, allocator: IdAllocator) -> Shift:
         """The shift of a turn that is not here yet."""
-        shift = self._shift or self._of_earlier(turn, ledger) or self._set_apart(turn, ledger)
+        shift = self._shift or self._earlier_shift(turn, allocator) or self._reserve(turn, allocator)
         self.kept &= shift == NO_SHIFT
         return shift
 
-    def _of_earlier(self, turn: TurnIn, ledger: IdAllocator) -> Shift | None:
-        """The shift of an earlier import that did not bring this turn, if its ids are still free."""
+    def _earlier_shift(self, turn: TurnIn, allocator: IdAllocator) -> Shift | None:
+        """The shift of an earlier import from the same memory that reserved ids for this turn, if they are still free."""
         start, stop = turn.reach
-        next_turn, next_position = ledger.counters()
-        for turns, positions in ledger.earlier(self._header.id, turn.turn):
+        next_turn, next_position = allocator.counters()
+        for turns, positions in allocator.earlier(self._header.id, turn.turn):
             place = turn.turn + turns, start + positions, stop + positions
             if (
                 place[0] < next_turn
                 and place[1] >= 0
                 and place[2] <= next_position
-                and ledger.is_free(*place)
+                and allocator.is_free(*place)
             ):
                 return Shift(turns, positions)
         return None
 
-    def _set_apart(self, turn: TurnIn, ledger: IdAllocator) -> Shift:
+    def _reserve(self, turn: TurnIn, allocator: IdAllocator) -> Shift:
         """Reserve ids for this turn and all later ones of the file; for this turn only, if the others are far away."""
-        next_turn, next_position = ledger.counters()
+        next_turn, next_position = allocator.counters()
         start, stop = turn.reach
         end, end_position = self._header.next_turn, self._header.next_position
         whole = end - turn.turn < MAX_ID_GAP and end_position - start < MAX_ID_GAP
@@ -93,12 +93,13 @@ class Renumbering:
             raise StoreFull(
                 "There are not enough ids left for this import: they end at 2^63. Run: halo-weave verify --repair"
             )
-        ledger.reserve_ids(self._header.id, turn.turn, end, shift, *ends)
+        allocator.reserve_ids(self._header.id, turn.turn, end, shift, *ends)
         self._shift = shift if whole else None
         return shift
 
 
-# Keys inside of what is imported. None, or left out, if the turn is not in the file: here its id may be another turn's.
+# Chunk keys inside imported data. If the turn of a key is not in the file, its id may belong to another turn here, so the
+# key is replaced by None or left out.
 
 
 def _local_key(text: Any, here: LocalTurn) -> str | None:
@@ -123,22 +124,23 @@ def snapshot_with_local_ids(snapshot: Iterable[dict[str, Any]], here: LocalTurn)
 
 
 class _CompactedIds(NamedTuple):
-    """The new ids of what moves, and the next free one."""
+    """New ids by old ones, without those that stay the same, and the next free id."""
 
     moved: dict[int, int]
     end: int
 
 
 def _without_gaps(taken: Iterable[tuple[int, int]], first: int, end: int) -> _CompactedIds:
-    """`taken`: ids in order, and how many are used from each on. `first`: the first id, `end`: the next free one."""
-    moved, stop, by = {}, first, 0
+    """Close the gaps. `taken`: used ids in order, each with the number of ids from there on. `first`: the first id, `end`: the
+    next free one."""
+    moved, stop, shift = {}, first, 0
     for start, count in taken:
         if start - stop >= MAX_ID_GAP:
-            by += start - stop
+            shift += start - stop
         stop = max(stop, start + count)
-        if by:
-            moved[start] = start - by
-    return _CompactedIds(moved, (stop if end - stop >= MAX_ID_GAP else end) - by)
+        if shift:
+            moved[start] = start - shift
+    return _CompactedIds(moved, (stop if end - stop >= MAX_ID_GAP else end) - shift)
 
 
 def compacted_ids(db: Connection) -> tuple[_CompactedIds, _CompactedIds] | None:
@@ -211,12 +213,12 @@ def compact_ids(db: Connection) -> None:
 
 
 def _rewrite_ids_in_json(
-    db: Connection, table: str, column: str, key: Sequence[str], retold: Callable[[Any], Json]
+    db: Connection, table: str, column: str, key: Sequence[str], convert: Callable[[Any], Json]
 ) -> None:
     """Replace ids in a JSON column."""
     rows = db.execute(f"SELECT {column}, {', '.join(key)} FROM {table} WHERE {column} IS NOT NULL").fetchall()
     where = " AND ".join(f"{name} = ?" for name in key)
     db.executemany(
         f"UPDATE {table} SET {column} = ? WHERE {where}",
-        [(pack_json(retold(json.loads(text))), *found) for text, *found in rows],
+        [(pack_json(convert(json.loads(text))), *found) for text, *found in rows],
     )

@@ -131,7 +131,7 @@ class SqlMaintenance(SqlEmbeddings):
         if not confirm:
             raise BadInput("Clearing a memory cannot be undone. Confirm it explicitly.")
         # Otherwise a running import would fail when its windows disappear.
-        with self._db.alone(patience=0), self._db.writing(durable=True) as db:
+        with self._db.import_lock(timeout=0), self._db.writing(durable=True) as db:
             self._db.empty(db)
             db.execute("UPDATE memory SET next_turn = 1, next_position = 0")
         self._db.vacuum()

@@ -122,7 +122,7 @@ RETRY_SECONDS = 0.05  # seconds between two attempts; SQLite's own waiting canno
 class SqliteConnection(sqlite3.Connection):
     """A connection, with SQLite's own versions of the statements that differ."""
 
-    stream = sqlite3.Connection.execute  # SQLite reads rows as they are asked for
+    stream = sqlite3.Connection.execute  # SQLite reads rows as they are fetched
 
     def mark_changed(self, numbers: Sequence[int]) -> None:
         self.executemany(
@@ -247,7 +247,7 @@ class SqliteDatabase:
                 finally:
                     self._give_back(db)
 
-    asking = reading  # beginning a transaction costs nothing here
+    querying = reading  # beginning a transaction costs nothing here
 
     @contextmanager
     def writing(self, *, durable: bool = False, urgent: bool = False) -> Iterator[SqliteConnection]:
@@ -286,15 +286,15 @@ class SqliteDatabase:
             return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
 
     @contextmanager
-    def alone(self, *, patience: float) -> Iterator[None]:
-        """Hold the lock for imports and clearing, among all threads and processes; wait up to `patience` seconds for
+    def import_lock(self, *, timeout: float) -> Iterator[None]:
+        """Hold the lock for imports and clearing, among all threads and processes; wait up to `timeout` seconds for
         it.
 
         It is SQLite's lock on an empty file beside the memory: it works on every system, ends with its process, and
         does not block other work.
         """
         path = self.path.with_name(f"{self.path.name}.import")
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         with self.translated(path):
             lock = sqlite3.connect(path, timeout=0, isolation_level=None)
         with closing(lock):
@@ -345,8 +345,8 @@ class SqliteDatabase:
         """Close the file. Running reads are interrupted: a connection must not close during a statement."""
         with self._turn, self._guard:
             self._closed = True
-            patience = time.monotonic() + self.busy_seconds
-            while self._lent and time.monotonic() < patience:
+            deadline = time.monotonic() + self.busy_seconds
+            while self._lent and time.monotonic() < deadline:
                 for db in self._all:
                     db.interrupt()
                 self._guard.wait(0.05)

@@ -32,7 +32,7 @@ class SqlStructuredMemory(StoreHandle):
                     "UPDATE entries SET accessed = ? WHERE owner = ? AND path = ?",
                     (micros(now), self._owner, path),
                 )
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.execute(
                 f"SELECT {ENTRY_COLUMNS}, NULL FROM entries WHERE owner = ? AND path = ?", (self._owner, path)
             ).fetchone()
@@ -84,7 +84,7 @@ class SqlStructuredMemory(StoreHandle):
     @own_data
     def entries(self, under: str = "") -> list[MemoryEntry]:
         """Entries below a path, sorted by path; all of them for an empty path."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT {ENTRY_COLUMNS}, NULL FROM entries
                     WHERE owner = :owner AND (:under = '' OR path > :under || '/' AND path < :under || '0')
@@ -96,7 +96,7 @@ class SqlStructuredMemory(StoreHandle):
     @own_data
     def entry_paths(self, under: str = "") -> list[tuple[str, int, datetime]]:
         """Path, version and time of change of the entries below a path, without their content."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 """SELECT path, version, modified FROM entries
                    WHERE owner = :owner AND (:under = '' OR path > :under || '/' AND path < :under || '0')
@@ -122,7 +122,7 @@ class SqlStructuredMemory(StoreHandle):
     @own_data
     def entry_versions(self, path: str) -> list[MemoryEntry]:
         """Older versions, newest first."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT {ENTRY_COLUMNS}, ended FROM entry_versions WHERE owner = ? AND path = ?
                     ORDER BY version DESC""",
@@ -134,7 +134,7 @@ class SqlStructuredMemory(StoreHandle):
 
     @own_data
     def note(self, name: str) -> Note | None:
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.execute(
                 "SELECT name, content, created, modified FROM notes WHERE owner = ? AND name = ?",
                 (self._owner, name),
@@ -143,7 +143,7 @@ class SqlStructuredMemory(StoreHandle):
 
     @own_data
     def notes(self) -> list[Note]:
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 "SELECT name, content, created, modified FROM notes WHERE owner = ? ORDER BY name",
                 (self._owner,),
@@ -174,7 +174,7 @@ class SqlStructuredMemory(StoreHandle):
     @own_data
     def settings(self) -> dict[str, Json]:
         """The settings for all windows, by key."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 "SELECT key, value FROM settings WHERE owner = ? ORDER BY key", (self._owner,)
             ).fetchall()

@@ -47,14 +47,14 @@ from halo_weave.store.sync_documents import (
     turn_identity,
 )
 
-LIVE_TOKENS = 1_500  # tokens at the end of what was said elsewhere that are live here at once
-WRITTEN_WITHIN = timedelta(minutes=1)  # a draft saved since then is a running reply
-_OTHERS: tuple[Kind, ...] = ("entry", "note", "setting")
+LIVE_TOKENS = 1_500  # tokens at the end of a received branch that become live
+RECENT_DRAFT = timedelta(minutes=1)  # a draft saved within this time belongs to a running reply
+_OTHER_KINDS: tuple[Kind, ...] = ("entry", "note", "setting")
 _SEQUENCE = ("sequence", "turns")  # sequence number up to which turns were examined
 
 
 class _OutgoingChange(NamedTuple):
-    """One change to write: the text, if others do not have it, and its registers."""
+    """A change to write: the turn's text if others do not have it, and the changed registers."""
 
     kind: Kind
     key: str
@@ -65,70 +65,77 @@ class _OutgoingChange(NamedTuple):
 class SqlSync(StoreHandle):
     @server_only
     def sync(self, folder: Path, *, now: datetime) -> Synced:
-        """Write what is new here to a shared folder, and apply what others wrote. Refused while a reply is written."""
-        with self._db.alone(patience=importing.IMPORT_LOCK_SECONDS):
-            found = listed_bundles(folder)
-            with self._db.asking() as db:
+        """Write local changes to a shared folder, and apply those of other devices. Refused while a reply is generated."""
+        with self._db.import_lock(timeout=importing.IMPORT_LOCK_SECONDS):
+            bundles = listed_bundles(folder)
+            with self._db.querying() as db:
                 if db.execute(
-                    "SELECT 1 FROM drafts WHERE saved > ?", (micros(now - WRITTEN_WITHIN),)
+                    "SELECT 1 FROM drafts WHERE saved > ?", (micros(now - RECENT_DRAFT),)
                 ).fetchone():
                     raise StoreBusy("A reply is being written in this memory. Sync again when it has ended.")
-            sent = self._tell(folder, {*found})
-            taken = _AppliedCounts()
-            waiting, refused = self._take(found, micros(now), taken)
-            if taken.turns or taken.changes:  # merging creates something new, such as a window for a branch
-                sent += self._tell(folder, {*listed_bundles(folder)})
-            return Synced(sent, taken.turns, taken.changes, waiting, tuple(refused))
+            sent = self._write_changes(folder, {*bundles})
+            applied = _AppliedCounts()
+            waiting, refused = self._apply_bundles(bundles, micros(now), applied)
+            if (
+                applied.turns or applied.changes
+            ):  # merging may make new changes, such as a window for a branch
+                sent += self._write_changes(folder, {*listed_bundles(folder)})
+            return Synced(sent, applied.turns, applied.changes, waiting, tuple(refused))
 
-    # Telling
+    # Writing local changes
 
-    def _tell(self, folder: Path, present: set[str]) -> int:
-        """Write bundles of what others do not know. Returns the number of turns and changes."""
+    def _write_changes(self, folder: Path, present: set[str]) -> int:
+        """Write bundles with the changes that others do not have. Returns the number of turns and changes.
+
+        `present`: the bundles in the folder.
+        """
         with self._db.reading() as db:
             own = db.execute("SELECT id FROM memory").fetchone()[0]
             known = _bundles(db)
-            # Another folder, or one that lost files: write everything again.
+            # In another folder, or one that lost files, everything is written again.
             other_folder = any(state["own"] and name not in present for name, state in known.items())
             sequence = db.last_change()
             needs = {name for name, state in known.items() if state["last"] and name in present}
             count = 0
             batch: list[_OutgoingChange] = []
             size = 0
-            for news in _outgoing_changes(db, other_folder):
-                batch.append(news)
-                size += sum(map(len, news.lines))
-                count += len(news.lines)
+            for change in _outgoing_changes(db, other_folder):
+                batch.append(change)
+                size += sum(map(len, change.lines))
+                count += len(change.lines)
                 if size > BUNDLE_BYTES:
-                    needs = self._write(folder, own, needs, batch, other_folder)
+                    needs = self._write_bundle(folder, own, needs, batch, other_folder)
                     batch, size = [], 0
             if batch:
-                self._write(folder, own, needs, batch, other_folder)
+                self._write_bundle(folder, own, needs, batch, other_folder)
         with self._db.writing() as db:
             _keep(db, *_SEQUENCE, str(sequence))
         return count
 
-    def _write(
+    def _write_bundle(
         self, folder: Path, own: str, needs: set[str], batch: list[_OutgoingChange], other_folder: bool
     ) -> set[str]:
-        lines = [line for news in batch for line in news.lines]
+        lines = [line for change in batch for line in change.lines]
         name = write_bundle(folder, own, needs, lines)
-        # If this process ends here, the next sync reads its bundle like another's, with nothing new in it.
+        # If this process ends here, the next sync reads the bundle like that of another device, and it changes nothing.
         with self._db.writing(durable=True) as db:
-            for news in batch:
-                _keep_registers(db, news.kind, news.key, news.registers)
-            _note_bundle(db, name, needs, own=True)
+            for change in batch:
+                _remember_registers(db, change.kind, change.key, change.registers)
+            _remember_bundle(db, name, needs, own=True)
         return {name}
 
-    # Taking in
+    # Applying the changes of others
 
-    def _take(self, found: dict[str, Path], now: int, taken: _AppliedCounts) -> tuple[int, list[str]]:
+    def _apply_bundles(
+        self, bundles: dict[str, Path], now: int, applied: _AppliedCounts
+    ) -> tuple[int, list[str]]:
         """Apply bundles. Returns how many wait for others or are incomplete, and why some were refused."""
         with self._db.reading() as db:
             known = {*_bundles(db)}
         refused: list[str] = []
-        open_: dict[str, Path] = {name: path for name, path in found.items() if name not in known}
+        unread: dict[str, Path] = {name: path for name, path in bundles.items() if name not in known}
         read: dict[str, Bundle] = {}
-        for name, path in open_.items():
+        for name, path in unread.items():
             try:
                 bundle = read_bundle(path, name)
             except ImportRefused as error:
@@ -136,7 +143,7 @@ class SqlSync(StoreHandle):
                 continue
             if bundle is not None:
                 read[name] = bundle
-        waiting = len(open_) - len(read) - len(refused)
+        waiting = len(unread) - len(read) - len(refused)
         progress = True
         while progress:
             progress = False
@@ -146,47 +153,48 @@ class SqlSync(StoreHandle):
                 del read[name]
                 try:
                     with self._db.writing(durable=True) as db:
-                        _IncomingBundle(db, now, taken).bring(bundle)
-                        _note_bundle(db, name, {*bundle.needs}, own=False)
+                        _IncomingBundle(db, now, applied).apply(bundle)
+                        _remember_bundle(db, name, {*bundle.needs}, own=False)
                 except ImportRefused as error:
-                    refused.append(f"{found[name].name}: {error}")
+                    refused.append(f"{bundles[name].name}: {error}")
                     continue
                 known.add(name)
                 progress = True
         waiting += len(read)
         if not waiting:
             with self._db.writing(durable=True) as db:
-                _create_windows_for_displaced_turns(db, now, taken)
+                _create_windows_for_displaced_turns(db, now, applied)
         return waiting, refused
 
 
 class _AppliedCounts:
-    """What one sync received."""
+    """How many turns and changes one sync has applied."""
 
     def __init__(self) -> None:
         self.turns = self.changes = 0
 
 
-# What is known
+# The table `synced`: the bundles and registers that other devices have
 
 
 def _bundles(db: Connection) -> dict[str, Any]:
     rows = db.execute("SELECT key, told FROM synced WHERE kind = 'bundle'")
-    return {key: json.loads(told) for key, told in rows}
+    return {key: json.loads(value) for key, value in rows}
 
 
-def _note_bundle(db: Connection, name: str, needs: set[str], *, own: bool) -> None:
+def _remember_bundle(db: Connection, name: str, needs: set[str], *, own: bool) -> None:
+    """Remember that a bundle was written or applied. The bundles that it needs are not the last ones any more."""
     known = _bundles(db)
     for before in needs & known.keys():
         _keep(db, "bundle", before, pack_json({**known[before], "last": False}))
     _keep(db, "bundle", name, pack_json({"own": own, "last": True}))
 
 
-def _keep(db: Connection, kind: str, key: str, told: str) -> None:
+def _keep(db: Connection, kind: str, key: str, value: str) -> None:
     db.execute(
         """INSERT INTO synced (kind, key, told) VALUES (?, ?, ?)
            ON CONFLICT (kind, key) DO UPDATE SET told = excluded.told""",
-        (kind, key, told),
+        (kind, key, value),
     )
 
 
@@ -198,17 +206,17 @@ def _registers(db: Connection, kind: str, key: str) -> Registers | None:
     return {tuple(path): (stamp, tuple(held)) for path, stamp, held in json.loads(row[0])}
 
 
-def _keep_registers(db: Connection, kind: str, key: str, registers: Registers) -> None:
-    joint = merged(_registers(db, kind, key) or {}, registers)
-    told = [[list(path), stamp, list(held)] for path, (stamp, held) in joint.items()]
-    _keep(db, kind, key, json.dumps(told, ensure_ascii=False))
+def _remember_registers(db: Connection, kind: str, key: str, registers: Registers) -> None:
+    known = merged(_registers(db, kind, key) or {}, registers)
+    rows = [[list(path), stamp, list(held)] for path, (stamp, held) in known.items()]
+    _keep(db, kind, key, json.dumps(rows, ensure_ascii=False))
 
 
-# What is new here
+# Local changes
 
 
 def _outgoing_changes(db: Connection, other_folder: bool) -> Iterator[_OutgoingChange]:
-    """Changes to write: windows first, then turns in order, then their later changes."""
+    """The changes to write: windows, turns in order, then structured memory, notes and settings."""
     for key in keys_of(db, "window"):
         yield from _outgoing_change(db, "window", key, key, other_folder)
     row = db.execute("SELECT told FROM synced WHERE kind = ? AND key = ?", _SEQUENCE).fetchone()
@@ -222,7 +230,7 @@ def _outgoing_changes(db: Connection, other_folder: bool) -> Iterator[_OutgoingC
         name = turn_identity(db, turn)
         assert name is not None
         yield from _outgoing_change(db, "turn", turn, name, other_folder)
-    for kind in _OTHERS:
+    for kind in _OTHER_KINDS:
         for key in keys_of(db, kind):
             yield from _outgoing_change(db, kind, key, key, other_folder)
 
@@ -233,13 +241,13 @@ def _outgoing_change(
     known = _registers(db, kind, key)
     stamped = DOCUMENT_READERS[kind](db, here, known)
     if kind == "window":
-        _await_head(db, key, stamped.document, known)
+        _ignore_awaited_head(db, key, stamped.document, known)
     changed = changed_registers(
         known or {}, stamped.document, DEPTH[kind], lambda path: max(0, stamped.stamp(path))
     )
     registers = merged(known or {}, changed) if other_folder else changed
     lines = (
-        [json.dumps({"turn": _words(db, here)}, ensure_ascii=False)]
+        [json.dumps({"turn": _turn_text(db, here)}, ensure_ascii=False)]
         if kind == "turn" and (other_folder or known is None)
         else []
     )
@@ -249,14 +257,17 @@ def _outgoing_change(
         yield _OutgoingChange(kind, key, lines, registers)
 
 
-def _await_head(db: Connection, window: str, document: dict[str, Any], known: Registers | None) -> None:
-    """While the window's last turn is still to arrive, the one before it is no change."""
+def _ignore_awaited_head(
+    db: Connection, window: str, document: dict[str, Any], known: Registers | None
+) -> None:
+    """While the window's last turn has not arrived yet, its present last turn is no local change."""
     row = db.execute("SELECT told FROM synced WHERE kind = 'head' AND key = ?", (window,)).fetchone()
     if row is not None and json.loads(row[0]) == document.get("head"):
         document["head"] = document_of(known or {}).get("head")
 
 
-def _words(db: Connection, turn: int) -> dict[str, Any]:
+def _turn_text(db: Connection, turn: int) -> dict[str, Any]:
+    """The unchanging part of a turn: its text, speaker and time, and what it answers and follows."""
     window, role, answers, parent, speaker, said = db.execute(
         """SELECT t.window, t.role, t.answers, p.id, t.speaker, t.said FROM turns t LEFT JOIN (
                SELECT o.id FROM turns o JOIN windows w ON w.id = o.window WHERE w.owner = '') AS p ON p.id = t.parent
@@ -289,17 +300,17 @@ def _words(db: Connection, turn: int) -> dict[str, Any]:
     }
 
 
-# What is new there
+# Changes of others
 
 
 class _IncomingBundle:
     """One bundle, applied in one transaction. Refused while another server writes one of its windows."""
 
-    def __init__(self, db: Connection, now: int, taken: _AppliedCounts) -> None:
-        self._db, self._now, self._taken = db, now, taken
-        self._moved: list[str] = []  # windows with another last turn
+    def __init__(self, db: Connection, now: int, applied: _AppliedCounts) -> None:
+        self._db, self._now, self._applied = db, now, applied
+        self._moved: list[str] = []  # windows whose last turn has changed
 
-    def bring(self, bundle: Bundle) -> None:
+    def apply(self, bundle: Bundle) -> None:
         by_kind: dict[Kind, list[tuple[str, Registers]]] = {}
         for kind, key, registers in bundle.changes:
             if registers:
@@ -311,13 +322,13 @@ class _IncomingBundle:
         for key, registers in by_kind.get("turn", ()):
             here = local_turn(self._db, key)
             if here is None:
-                raise ImportRefused("It tells of a turn that is not here.")
+                raise ImportRefused("It changes a turn that is not here.")
             (window,) = self._db.execute("SELECT window FROM turns WHERE id = ?", (here,)).fetchone()
             self._db.check_lease(window)
             apply_turn(self._db, here, self._merged_registers("turn", here, key, registers))
-        for kind, take in (("entry", apply_entry), ("note", apply_note), ("setting", apply_setting)):
+        for kind, apply in (("entry", apply_entry), ("note", apply_note), ("setting", apply_setting)):
             for key, registers in by_kind.get(kind, ()):
-                take(self._db, key, self._merged_registers(kind, key, key, registers))
+                apply(self._db, key, self._merged_registers(kind, key, key, registers))
         for (window,) in self._db.execute("SELECT key FROM synced WHERE kind = 'head'").fetchall():
             self._move_head(window)
         recompute_aside(self._db, self._now)
@@ -325,7 +336,7 @@ class _IncomingBundle:
             _make_end_live(self._db, window, self._now)
 
     def _merged_registers(self, kind: Kind, here: Any, key: str, registers: Registers) -> Registers:
-        """The merged registers. Local changes are kept, and are written at the next sync."""
+        """The known, local and received registers merged. Local changes are kept, and are written at the next sync."""
         known = _registers(self._db, kind, key)
         own: Registers = {}
         if kind == "turn" or key in keys_of(self._db, kind):
@@ -333,8 +344,8 @@ class _IncomingBundle:
             own = changed_registers(
                 known or {}, stamped.document, DEPTH[kind], lambda path: max(0, stamped.stamp(path))
             )
-        _keep_registers(self._db, kind, key, registers)
-        self._taken.changes += 1
+        _remember_registers(self._db, kind, key, registers)
+        self._applied.changes += 1
         return merged(merged(known or {}, own), registers)
 
     def _window(self, window: str, registers: Registers) -> None:
@@ -345,10 +356,10 @@ class _IncomingBundle:
         waits = self._db.execute(
             "SELECT told FROM synced WHERE kind = 'head' AND key = ?", (window,)
         ).fetchone()
-        # Whether others know all that was said here.
-        still = head == (json.loads(waits[0]) if waits else known)
-        found = apply_window(self._db, window, self._merged_registers("window", window, window, registers))
-        if still and found.head != head:
+        # Whether others have all turns of this window.
+        unchanged = head == (json.loads(waits[0]) if waits else known)
+        shared = apply_window(self._db, window, self._merged_registers("window", window, window, registers))
+        if unchanged and shared.head != head:
             _keep(self._db, "head", window, json.dumps(head))
 
     def _turn(self, turn: SharedTurn) -> None:
@@ -359,15 +370,15 @@ class _IncomingBundle:
             return
         answers, parent = local_turn(db, turn.answers), local_turn(db, turn.parent)
         db.check_lease(turn.window)
-        there = db.execute("SELECT 1 FROM windows WHERE id = ? AND owner = ''", (turn.window,)).fetchone()
-        if there is None:
-            raise ImportRefused("It tells of a turn whose window is not here.")
+        window = db.execute("SELECT 1 FROM windows WHERE id = ? AND owner = ''", (turn.window,)).fetchone()
+        if window is None:
+            raise ImportRefused("It has a turn whose window is not here.")
         if (turn.answers and answers is None) or (turn.parent and parent is None):
-            raise ImportRefused("It tells of a turn that follows one that is not here.")
+            raise ImportRefused("It has a turn that follows one that is not here.")
         here, start = db.execute("SELECT next_turn, next_position FROM memory").fetchone()
         db.execute("UPDATE memory SET next_turn = ?, next_position = ?", (here + 1, start + turn.width))
-        words = b"".join(
-            one.tokens.raw for one in turn.chunks if not {"thought", "tool"} & {*one.tags}
+        text = b"".join(
+            chunk.tokens.raw for chunk in turn.chunks if not {"thought", "tool"} & {*chunk.tags}
         ).decode("utf-8", errors="replace")
         db.execute(
             """INSERT INTO turns (id, window, role, answers, parent, speaker, said, mark, aside)
@@ -380,7 +391,7 @@ class _IncomingBundle:
                 parent,
                 turn.speaker,
                 turn.said,
-                turn_hash(turn.role, words),
+                turn_hash(turn.role, text),
             ),
         )
         source, first, mark = json.loads(turn.id)
@@ -390,22 +401,22 @@ class _IncomingBundle:
         )
         bright = np.float32(Settings().initial_brightness)
         numbers = []
-        for one in turn.chunks:
-            key = ChunkKey(here, one.chunk, turn.role)
-            number = insert_chunk(db, turn.window, key, start + one.at, one.tokens, one.tokenizer, one.tags)
+        for chunk in turn.chunks:
+            key, at = ChunkKey(here, chunk.chunk, turn.role), start + chunk.at
+            number = insert_chunk(db, turn.window, key, at, chunk.tokens, chunk.tokenizer, chunk.tags)
             db.execute("UPDATE chunks SET aside = 1 WHERE number = ?", (number,))
             db.execute(
                 """INSERT INTO asleep (window, start, chunk, gone, peak, slept, reason, brightness)
                    VALUES (?, ?, ?, 1, ?, ?, '{"why":"synced"}', ?)""",
                 (
-                    *(turn.window, start + one.at, number, float(bright), self._now),
-                    pack_floats(np.full(len(one.ids), bright, np.float32)),
+                    *(turn.window, at, number, float(bright), self._now),
+                    pack_floats(np.full(len(chunk.ids), bright, np.float32)),
                 ),
             )
             numbers.append(number)
         db.mark_changed(numbers)
         _keep(db, "turn", turn.id, "[]")
-        self._taken.turns += 1
+        self._applied.turns += 1
 
     def _move_head(self, window: str) -> None:
         """Set the window's last turn to the one that the devices agreed on, if it is here and nothing was said here
@@ -416,7 +427,7 @@ class _IncomingBundle:
         agreed = document_of(_registers(db, "window", window) or {}).get("head")
         here = local_turn(db, agreed)
         if agreed is not None and here is None and turn_identity(db, head) == json.loads(row[0]):
-            return  # it is still to arrive
+            return  # the agreed turn has not arrived yet
         if turn_identity(db, head) == json.loads(row[0]) and here != head:
             db.check_lease(window)
             db.execute("UPDATE windows SET head = ? WHERE id = ?", (here, window))
@@ -425,7 +436,7 @@ class _IncomingBundle:
 
 
 def _make_end_live(db: Connection, window: str, now: int) -> None:
-    """Make the end of what was said elsewhere live, so that the conversation continues there."""
+    """Make the last chunks of a window's branch live, up to `LIVE_TOKENS`, so that the conversation can continue from them."""
     rows = db.execute(
         """WITH RECURSIVE line(id, parent, rest) AS (
                SELECT t.id, t.parent, 40 FROM windows w JOIN turns t ON t.id = w.head WHERE w.id = ?
@@ -458,25 +469,25 @@ def _make_end_live(db: Connection, window: str, now: int) -> None:
 # Two devices continued from the same turn. The window has one last turn; the other branch gets a window of its own.
 
 
-def _create_windows_for_displaced_turns(db: Connection, now: int, taken: _AppliedCounts) -> None:
-    given = True
-    while given:
-        given = False
+def _create_windows_for_displaced_turns(db: Connection, now: int, applied: _AppliedCounts) -> None:
+    created = True
+    while created:
+        created = False
         rows = db.execute("SELECT id, parent FROM turns WHERE aside = 1 ORDER BY id").fetchall()
-        apart = {turn: parent for turn, parent in rows if _is_displaced(db, turn)}
-        for top in [turn for turn, parent in apart.items() if parent not in apart]:
-            below = [top]
-            for turn, parent in apart.items():  # in the order of ids: parents come first
-                if parent in below:
-                    below.append(turn)
-            if _create_window_for(db, top, below):
+        displaced = {turn: parent for turn, parent in rows if _is_displaced(db, turn)}
+        for top in [turn for turn, parent in displaced.items() if parent not in displaced]:
+            branch = [top]
+            for turn, parent in displaced.items():  # in the order of ids: parents come first
+                if parent in branch:
+                    branch.append(turn)
+            if _create_window_for(db, top, branch):
                 recompute_aside(db, now)
-                given = True
-                taken.changes += 1
+                created = True
+                applied.changes += 1
 
 
 def _is_displaced(db: Connection, turn: int) -> bool:
-    """Whether others know the turn and nobody set it aside."""
+    """Whether others have the turn and no user has set it aside."""
     known = _registers(db, "turn", turn_identity(db, turn) or "")
     if known is None:
         return False

@@ -38,22 +38,22 @@ from halo_weave.store.registers import Registers
 
 FORMAT, VERSION = "halo-weave sync", 1
 _NAME = re.compile(r"[0-9a-z]{1,16}-([0-9a-f]{64})\.bundle")
-MOST_BYTES = 64 << 20  # largest file
-MOST_TEXT = 512 << 20  # largest unpacked size
+MAX_FILE_BYTES = 64 << 20
+MAX_TEXT_BYTES = 512 << 20  # of an unpacked file
 BUNDLE_BYTES = 8 << 20  # bytes of text after which the next bundle begins
-DEEPEST = 8  # longest path
+MAX_PATH_LENGTH = 8  # steps of a register's path
 
 Kind = Literal["window", "turn", "entry", "note", "setting"]
 
 
 def _identity(value: str) -> str:
-    """`[memory, turn, hash]` as JSON: where a turn was said first."""
+    """Check an identity: `[memory, turn, hash]` as JSON, the memory where a turn was said first and its id there."""
     try:
         memory, turn, mark = json.loads(value)
     except (ValueError, TypeError, RecursionError):
         memory, turn, mark = None, None, None
-    sound = isinstance(memory, str) and isinstance(mark, str) and type(turn) is int and 0 <= turn < ID_LIMIT
-    if not sound or identity_of(memory, turn, mark) != value:
+    valid = isinstance(memory, str) and isinstance(mark, str) and type(turn) is int and 0 <= turn < ID_LIMIT
+    if not valid or identity_of(memory, turn, mark) != value:
         raise ValueError("should name a turn by its memory, id and mark")
     return value
 
@@ -66,7 +66,7 @@ Identity = Annotated[str, Field(max_length=1000), AfterValidator(_identity)]
 Stamp = Annotated[int, Field(ge=0, lt=LATEST)]  # microseconds since 1970
 
 
-class _Bundle(Element):
+class _BundleHeader(Element):
     format: Literal["halo-weave sync"]
     version: int
     memory: Short
@@ -141,7 +141,9 @@ class _Change(Element):
     key: Annotated[Text, Field(max_length=4000)]
     set: list[
         tuple[
-            Annotated[list[Annotated[Text, Field(max_length=4000)]], Field(min_length=1, max_length=DEEPEST)],
+            Annotated[
+                list[Annotated[Text, Field(max_length=4000)]], Field(min_length=1, max_length=MAX_PATH_LENGTH)
+            ],
             Stamp,
             Annotated[list[AnyJson], Field(max_length=1)],
         ]
@@ -192,8 +194,8 @@ def listed_bundles(folder: Path) -> dict[str, Path]:
 
 def write_bundle(folder: Path, memory: str, needs: Iterable[str], lines: Iterable[str]) -> str:
     """Write a bundle and return its hash. The file gets its name when it is complete and on disk."""
-    head = {"format": FORMAT, "version": VERSION, "memory": memory, "needs": sorted(needs)}
-    packed = gzip.compress("\n".join([json.dumps(head), *lines]).encode(), mtime=0)
+    header = {"format": FORMAT, "version": VERSION, "memory": memory, "needs": sorted(needs)}
+    packed = gzip.compress("\n".join([json.dumps(header), *lines]).encode(), mtime=0)
     name = hashlib.sha256(packed).hexdigest()
     device = re.sub("[^0-9a-z]", "", memory.lower())[:8] or "memory"
     target = folder / f"{device}-{name}.bundle"
@@ -215,7 +217,7 @@ def write_bundle(folder: Path, memory: str, needs: Iterable[str], lines: Iterabl
 def read_bundle(path: Path, name: str) -> Bundle | None:
     """Read a bundle; None if the file is incomplete or damaged."""
     try:
-        if path.stat().st_size > MOST_BYTES:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise ImportRefused(f"{path.name} is larger than a bundle may be.")
         packed = path.read_bytes()
     except OSError:
@@ -224,21 +226,21 @@ def read_bundle(path: Path, name: str) -> Bundle | None:
         return None
     try:
         with gzip.open(io.BytesIO(packed)) as file:
-            text = file.read(MOST_TEXT + 1)
-        if len(text) > MOST_TEXT:
+            text = file.read(MAX_TEXT_BYTES + 1)
+        if len(text) > MAX_TEXT_BYTES:
             raise ImportRefused(f"{path.name} unpacks to more than a bundle may.")
         first, *lines = (json.loads(line) for line in text.split(b"\n"))
     except (OSError, EOFError, zlib.error, ValueError, RecursionError):
         raise ImportRefused(f"{path.name} is not a bundle of Halo Weave.") from None
-    head = read_element("bundle", _Bundle, first)
-    if head.version != VERSION:
+    header = read_element("bundle", _BundleHeader, first)
+    if header.version != VERSION:
         raise ImportRefused(f"{path.name} was written by a newer Halo Weave. Install that version here, too.")
-    found = Bundle(head.needs)
+    bundle = Bundle(header.needs)
     for line in lines:
         if isinstance(line, dict) and "turn" in line:
-            found.turns.append(read_element("turn", SharedTurn, line["turn"]))
+            bundle.turns.append(read_element("turn", SharedTurn, line["turn"]))
         else:
             change = read_element("change", _Change, line)
             registers: Registers = {tuple(path): (stamp, tuple(held)) for path, stamp, held in change.set}
-            found.changes.append((change.kind, change.key, registers))
-    return found
+            bundle.changes.append((change.kind, change.key, registers))
+    return bundle

@@ -24,11 +24,9 @@ from halo_weave.store.visibility import hide_chunks, restore_chunks
 
 DEPTH: Mapping[Kind, int] = {"window": 2, "turn": 3, "entry": 2, "note": 8, "setting": 2}
 PERSONAL = (PERSONA_KEY, PRESETS_KEY)
-OF_THIS_DEVICE = {
-    "engine_name",
-    "remote_scope",
-}  # settings about engines and about what may leave this machine
-WORDS = ("name", "system_prompt", "user_name", "ai_name")
+# Settings that are not shared: engines, and what may leave this machine.
+DEVICE_SETTINGS = {"engine_name", "remote_scope"}
+TEXT_COLUMNS = ("name", "system_prompt", "user_name", "ai_name")
 
 
 class StampedDocument(NamedTuple):
@@ -38,7 +36,7 @@ class StampedDocument(NamedTuple):
     stamp: Callable[[Path], int]
 
 
-# Turns by where they were said first
+# Turns are identified by the memory where they were said first, and their id there
 
 
 def turn_identity(db: Connection, turn: int | None) -> str | None:
@@ -80,9 +78,9 @@ def window_document(db: Connection, window: str, known: Registers | None) -> Sta
         (window,),
     ).fetchone()
     settings, tags, inherits = (json.loads(text) for text in row[4:7])
-    document = dict(zip(WORDS, row[:4], strict=True)) | {
+    document = dict(zip(TEXT_COLUMNS, row[:4], strict=True)) | {
         "settings": {
-            name: value for name, value in with_current_names(settings).items() if name not in OF_THIS_DEVICE
+            name: value for name, value in with_current_names(settings).items() if name not in DEVICE_SETTINGS
         },
         "tags": dict.fromkeys(tags, True),
         "inherits": dict.fromkeys(inherits, True),
@@ -98,16 +96,16 @@ def window_document(db: Connection, window: str, known: Registers | None) -> Sta
         """SELECT max(happened) FROM history WHERE window = ? AND event IN ('aside', 'returned')""", (window,)
     ).fetchone()[0]
     said = db.execute("SELECT said FROM turns WHERE id = ?", (row[11],)).fetchone()
-    headed = max(moved or 0, said[0] if said else 0)
-    stamps = {"head": headed, "deleted": row[10] or row[12], "created": 0}
+    head_set = max(moved or 0, said[0] if said else 0)
+    stamps = {"head": head_set, "deleted": row[10] or row[12], "created": 0}
     return StampedDocument(document, lambda path: max(0, stamps.get(path[0], row[12])))
 
 
 def apply_window(db: Connection, window: str, registers: Registers) -> SharedWindow:
     """Apply everything except the last turn, which may not be here yet."""
-    found = read_element("window", SharedWindow, document_of(registers))
+    shared = read_element("window", SharedWindow, document_of(registers))
     values = {
-        **found.model_dump(include={*WORDS, "pinned", "archived", "created", "deleted"}),
+        **shared.model_dump(include={*TEXT_COLUMNS, "pinned", "archived", "created", "deleted"}),
         "id": window,
         "modified": max(
             [stamp for path, (stamp, _) in registers.items() if path[0] not in ("head", "deleted")]
@@ -115,17 +113,17 @@ def apply_window(db: Connection, window: str, registers: Registers) -> SharedWin
     }
     row = db.execute("SELECT settings, tags, owner FROM windows WHERE id = ?", (window,)).fetchone()
     if row and row[2] != OWNER:
-        raise ImportRefused("It tells of a window that is somebody else's here.")
+        raise ImportRefused("It changes a window that belongs to another person here.")
     own = with_current_names(json.loads(row[0])) if row else {}
-    kept = {name: value for name, value in own.items() if name in OF_THIS_DEVICE}
-    given = with_current_names(found.settings)
-    asked = {name: value for name, value in given.items() if name not in OF_THIS_DEVICE}
-    values["settings"] = pack_json(asked | kept)
+    kept = {name: value for name, value in own.items() if name in DEVICE_SETTINGS}
+    received = with_current_names(shared.settings)
+    changed = {name: value for name, value in received.items() if name not in DEVICE_SETTINGS}
+    values["settings"] = pack_json(changed | kept)
     before = json.loads(row[1]) if row else []
     values["tags"] = pack_json(
-        [tag for tag in before if tag in found.tags] + sorted(found.tags.keys() - {*before})
+        [tag for tag in before if tag in shared.tags] + sorted(shared.tags.keys() - {*before})
     )
-    values["inherits"] = pack_json(sorted(found.inherits))
+    values["inherits"] = pack_json(sorted(shared.inherits))
     if row is None:
         db.execute(
             f"INSERT INTO windows ({', '.join(values)}) VALUES ({', '.join(f':{name}' for name in values)})",
@@ -134,13 +132,13 @@ def apply_window(db: Connection, window: str, registers: Registers) -> SharedWin
     else:
         changes = ", ".join(f"{name} = :{name}" for name in values if name != "id")
         db.execute(f"UPDATE windows SET {changes} WHERE id = :id", values)
-    return found
+    return shared
 
 
 # The state of a turn: which of its chunks are deleted, tagged or have negative feedback, and whether it is aside.
 # A chunk is identified by its token offset in the turn, since chunks may be merged or split differently on each device.
 
-_MARKS = {
+_LABEL_QUERIES = {
     about: f"SELECT m.chunk, m.{text}, m.made FROM {table} m JOIN chunks c ON c.number = m.chunk WHERE c.turn = ? {whose}"
     for about, table, text, whose in (
         ("wrong", "wrong", "question", ""),
@@ -170,7 +168,8 @@ def _rows(db: Connection, turn: int) -> list[_Row]:
     ]
 
 
-def _holder(rows: list[_Row], at: int) -> _Row | None:
+def _row_at(rows: list[_Row], at: int) -> _Row | None:
+    """The chunk that contains the token at this offset of the turn."""
     return next((row for row in rows if not row.merged and row.at <= at < row.at + row.span), None)
 
 
@@ -183,13 +182,14 @@ def turn_document(db: Connection, turn: int, known_registers: Registers | None) 
     stamps: dict[Path, int] = {}
     gone: dict[str, Any] = {}
     for at in sorted({row.at for row in rows} | _offsets(known, "gone")):
-        holder = _holder(rows, at)
-        if holder is not None:
-            stamps["gone", str(at)] = max(holder.deleted or 0, holder.undeleted or 0)
-            if holder.deleted is not None:
+        row = _row_at(rows, at)
+        if row is not None:
+            stamps["gone", str(at)] = max(row.deleted or 0, row.undeleted or 0)
+            if row.deleted is not None:
                 gone[str(at)] = True
-    marks = {
-        about: _marks_document(rows, known, about, _marks_in(db, turn, about), stamps) for about in _MARKS
+    labels = {
+        about: _labels_document(rows, known, about, _labels_in(db, turn, about), stamps)
+        for about in _LABEL_QUERIES
     }
     unmarked = db.execute(
         """SELECT max(h.happened) FROM history h JOIN chunks c ON c.number = h.chunk
@@ -198,41 +198,41 @@ def turn_document(db: Connection, turn: int, known_registers: Registers | None) 
     ).fetchone()[0]
     aside, when = _aside(db, turn, rows[0].number, known_registers)
     stamps["aside",] = when
-    document = {"gone": gone, **marks, "aside": aside}
+    document = {"gone": gone, **labels, "aside": aside}
     return StampedDocument(
         {name: value for name, value in document.items() if value},
         lambda path: stamps.get(path, unmarked or 0 if path[0] == "wrong" else 0),
     )
 
 
-def _marks_in(db: Connection, turn: int, about: str) -> dict[int, dict[str, int]]:
-    """The marks of a turn's chunks (tags, feedback, deletion) and their times, by chunk number."""
+def _labels_in(db: Connection, turn: int, about: str) -> dict[int, dict[str, int]]:
+    """The labels of a turn's chunks, which are tags or queries of negative feedback, and their times, by chunk number."""
     found: dict[int, dict[str, int]] = {}
-    for number, text, made in db.execute(_MARKS[about], (turn,)):
+    for number, text, made in db.execute(_LABEL_QUERIES[about], (turn,)):
         found.setdefault(number, {})[text] = made
     return found
 
 
-def _own(rows: list[_Row]) -> dict[int, _Row]:
-    """The marked chunks, by offset. Marks of a merged chunk belong to the chunk that contains it."""
+def _rows_by_offset(rows: list[_Row]) -> dict[int, _Row]:
+    """The chunks by offset, without merged ones: their labels belong to the chunk that contains them."""
     return {row.at: row for row in rows if not row.merged}
 
 
-def _marks_document(
+def _labels_document(
     rows: list[_Row], known: Registers, about: str, held: dict[int, dict[str, int]], stamps: dict[Path, int]
 ) -> dict[str, Any]:
-    """The marks as a document; their times go to `stamps`."""
-    own, before = _own(rows), document_of(known).get(about, {})
-    marks: dict[str, Any] = {}
+    """The labels as a document; their times go to `stamps`."""
+    own, before = _rows_by_offset(rows), document_of(known).get(about, {})
+    labels: dict[str, Any] = {}
     for at in sorted(own.keys() | _offsets(known, about)):
-        row = own.get(at) or _holder(rows, at)
+        row = own.get(at) or _row_at(rows, at)
         found = held.get(row.number, {}) if row else {}
-        if at not in own:  # of a chunk from elsewhere only its own marks
+        if at not in own:  # the chunk begins elsewhere here: only labels that were known at this offset
             found = {text: made for text, made in found.items() if text in before.get(str(at), {})}
         for text, made in found.items():
-            marks.setdefault(str(at), {})[text] = True
+            labels.setdefault(str(at), {})[text] = True
             stamps[about, str(at), text] = made
-    return marks
+    return labels
 
 
 def _aside(db: Connection, turn: int, number: int, known: Registers | None) -> tuple[bool, int]:
@@ -272,31 +272,31 @@ def apply_turn(db: Connection, turn: int, registers: Registers) -> None:
             restore_chunks(db, [row.number])
         record_events(db, [(None, row.number, when, "deleted" if want else "undeleted", "{}")])
     changed: list[int] = []
-    for about in _MARKS:
-        changed += _apply_marks(db, turn, rows, registers, about)
+    for about in _LABEL_QUERIES:
+        changed += _apply_labels(db, turn, rows, registers, about)
     db.mark_changed(sorted({*changed}))
 
 
-def _apply_marks(
+def _apply_labels(
     db: Connection, turn: int, rows: list[_Row], registers: Registers, about: str
 ) -> Iterator[int]:
-    """Apply the marks of the registers to the chunks. Returns the numbers of changed chunks."""
-    own, held = _own(rows), _marks_in(db, turn, about)
+    """Apply the labels of the registers to the chunks. Returns the numbers of changed chunks."""
+    own, held = _rows_by_offset(rows), _labels_in(db, turn, about)
     wanted: dict[int, dict[str, int]] = {}
     for path, (stamp, set_) in registers.items():
         if path[0] == about and len(path) == 3 and path[1].isdecimal() and set_ == (True,):
-            found = own.get(int(path[1])) or _holder(rows, int(path[1]))
+            found = own.get(int(path[1])) or _row_at(rows, int(path[1]))
             if found is not None:
                 wanted.setdefault(found.number, {})[path[2]] = stamp
     table, text = ("wrong", "question") if about == "wrong" else ("chunk_tags", "tag")
     whose = "" if about == "wrong" else "AND owner = ''"
     for row in rows:
-        here, marks = held.get(row.number, {}), wanted.get(row.number, {})
-        for gone in here.keys() - marks.keys():
+        here, labels = held.get(row.number, {}), wanted.get(row.number, {})
+        for gone in here.keys() - labels.keys():
             db.execute(f"DELETE FROM {table} WHERE chunk = ? AND {text} = ? {whose}", (row.number, gone))
             yield row.number
-        for new in marks.keys() - here.keys():
-            values = (row.number, new, marks[new])
+        for new in labels.keys() - here.keys():
+            values = (row.number, new, labels[new])
             db.execute(f"INSERT INTO {table} (chunk, {text}, made) VALUES (?, ?, ?)", values)
             yield row.number
 
@@ -341,12 +341,12 @@ def entry_document(db: Connection, path: str, known: Registers | None) -> Stampe
         ended[key] = end
     last = next(reversed(ended), None)
     dead = {key: True for key in before.get("dead", {}) if key in versions and key != last}
-    apart = [key for key, after in pairwise(ended) if (ended[key] or 0) < _modified(after)]
-    dead |= dict.fromkeys(apart, True)  # it was deleted before there was another version
+    deleted_between = [key for key, after in pairwise(ended) if (ended[key] or 0) < _modified(after)]
+    dead |= dict.fromkeys(deleted_between, True)  # it was deleted before there was another version
     if last is not None and ended[last] is not None:
         dead[last] = True
     when = max([_modified(key) for key in versions] + [one for one in ended.values() if one])
-    stamps: dict[Path, int] = {("dead", key): ended[key] or 0 for key in apart}
+    stamps: dict[Path, int] = {("dead", key): ended[key] or 0 for key in deleted_between}
     return StampedDocument(
         {"versions": versions} | ({"dead": dead} if dead else {}), lambda path: stamps.get(path, when)
     )
@@ -354,9 +354,9 @@ def entry_document(db: Connection, path: str, known: Registers | None) -> Stampe
 
 def apply_entry(db: Connection, path: str, registers: Registers) -> None:
     document = document_of(registers)
-    asked: dict[str, Any] = document.get("versions", {})
+    received: dict[str, Any] = document.get("versions", {})
     here = _versions(db, path)
-    keys = sorted(asked.keys() | here.keys())
+    keys = sorted(received.keys() | here.keys())
     dead = document.get("dead", {})
     parsed = {
         key: read_element(
@@ -364,15 +364,15 @@ def apply_entry(db: Connection, path: str, registers: Registers) -> None:
             EntryIn,
             {
                 "path": path,
-                "versions": [{**asked[key], "version": 1, "accessed": asked[key].get("modified")}],
+                "versions": [{**received[key], "version": 1, "accessed": received[key].get("modified")}],
             },
         ).versions[0]
         for key in keys
-        if key in asked
+        if key in received
     }
     for key, version in parsed.items():
         if _version_key(version.modified, pack_json(version.content)) != key:
-            raise ImportRefused(f"A version of the entry {path!r} is not what its name says.")
+            raise ImportRefused(f"A version of the entry {path!r} does not match its key.")
     db.execute("DELETE FROM entries WHERE owner = '' AND path = ?", (path,))
     db.execute("DELETE FROM entry_versions WHERE owner = '' AND path = ?", (path,))
     parent, _, heading = path.rpartition("/")

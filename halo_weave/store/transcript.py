@@ -232,7 +232,7 @@ class SqlTranscript(StoreHandle):
         If that is unknown, a draft that was not saved for a minute counts as abandoned. In the window that this process
         `held`, its own drafts count, too, since nothing is written there.
         """
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(f"{_DRAFTS} ORDER BY d.turn").fetchall()
         if not rows:
             return []
@@ -275,7 +275,7 @@ class SqlTranscript(StoreHandle):
     def chunks(self, numbers: Iterable[int]) -> list[StoredChunk]:
         """Chunks in the requested order; unknown numbers are left out."""
         wanted = [int(number) for number in numbers]
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.number IN (SELECT value FROM json_each(?))",
                 (json_array(wanted),),
@@ -287,7 +287,7 @@ class SqlTranscript(StoreHandle):
     def chunks_by_key(self, keys: Iterable[ChunkKey]) -> list[StoredChunk]:
         """Chunks in the requested order; unknown keys are left out."""
         wanted = list(keys)
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
                         AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)""",
@@ -299,7 +299,7 @@ class SqlTranscript(StoreHandle):
     @checks_access
     def chunks_between(self, first: int, stop: int) -> list[StoredChunk]:
         """The chunks with a token at one of these positions, in order; deleted ones, too."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.merged IS NULL AND c.start < :stop
                     AND c.start >= coalesce(
@@ -313,7 +313,7 @@ class SqlTranscript(StoreHandle):
     @checks_access
     def turn(self, turn_id: int) -> list[StoredChunk]:
         """All chunks of a turn in order; deleted and merged ones, too."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"SELECT {CHUNK_COLUMNS} FROM {CHUNK_TABLES} WHERE c.turn = ? ORDER BY c.chunk", (turn_id,)
             ).fetchall()
@@ -374,7 +374,7 @@ def _one_turn(said: Sequence[LiveChunk]) -> tuple[int, Role, int | None]:
             raise BadInput("Chunks of several turns cannot be stored as one turn.")
         if chunk.span != len(chunk.tokens):
             raise BadInput(
-                f"Chunk {chunk.key} was read anew by another tokenizer; only what was said can be stored."
+                f"Chunk {chunk.key} has tokens of another tokenizer; only its original tokens can be stored."
             )
         if chunk.start < at:
             raise BadInput(f"Chunk {chunk.key} stands before the chunk it follows.")

@@ -12,7 +12,7 @@ from halo_weave.store.branches import misplaced_turns, recompute_aside
 from halo_weave.store.database import Check, Connection, Fault, Repair
 from halo_weave.store.encoding import pack_floats, word_terms
 from halo_weave.store.rows import ROWS_PER_STEP, VISIBLE, request_embedding, reserve_up_to, rewrite_word_index
-from halo_weave.store.visibility import NOT_HERE
+from halo_weave.store.visibility import HIDDEN_IN_WINDOW
 
 
 def _statement(sql: str, *values: object) -> Repair:
@@ -30,7 +30,7 @@ def _check_ids(db: Connection) -> Iterator[Fault]:
         )
     elif renumbering.compacted_ids(db) is not None:
         yield (
-            "Ids jump by more than 2^40, as only a file that was imported can make them.",
+            "Ids jump by more than 2^40, which only a faulty import can cause.",
             renumbering.compact_ids,
         )
     for first, second in db.execute(
@@ -43,7 +43,7 @@ def _check_ids(db: Connection) -> Iterator[Fault]:
         """SELECT a.id, q.id FROM turns a JOIN turns q ON q.id = a.answers
            WHERE a.role <> 'assistant' OR q.role <> 'user' OR q.id >= a.id LIMIT 20"""
     ):
-        yield f"Turn {answer} is stored as the answer to turn {question}, which cannot be.", None
+        yield f"Turn {answer} is stored as the answer to turn {question}, which is not possible.", None
 
 
 def _check_branches(db: Connection) -> Iterator[Fault]:
@@ -58,13 +58,13 @@ def _check_branches(db: Connection) -> Iterator[Fault]:
         f"SELECT w.id, {said} FROM windows w WHERE w.head IS NULL AND {said} IS NOT NULL"
     ).fetchall():
         yield (
-            f"Window {window} has no last turn, though something was said in it.",
+            f"Window {window} has turns, but no last turn.",
             _statement("UPDATE windows SET head = ? WHERE id = ?", turn, window),
         )
     wrong = misplaced_turns(db)
     if wrong:
         yield (
-            f"{len(wrong)} turns are aside and should not be, or the other way round.",
+            f"{len(wrong)} turns are wrongly aside, or wrongly not aside.",
             lambda db: recompute_aside(db, 0),
         )
 
@@ -73,8 +73,8 @@ def _check_tokens(db: Connection) -> Iterator[Fault]:
     for number, span, ids, lengths, size in db.stream(
         "SELECT number, span, ids, lengths, length(raw) FROM chunks"
     ):
-        sound = len(ids) in {2 * span, 4 * span} and len(lengths) in {span, 4 * span}
-        if not sound or int(np.frombuffer(lengths, "u1" if len(lengths) == span else "<i4").sum()) != size:
+        valid = len(ids) in {2 * span, 4 * span} and len(lengths) in {span, 4 * span}
+        if not valid or int(np.frombuffer(lengths, "u1" if len(lengths) == span else "<i4").sum()) != size:
             yield f"The tokens of chunk number {number} do not fit its text.", None
 
 
@@ -92,7 +92,7 @@ def _check_words(db: Connection) -> Iterator[Fault]:
         )
     ]
 
-    def mend(db: Connection) -> None:
+    def repair(db: Connection) -> None:
         db.remove_from_word_index(extra)
         for at in range(0, len(wrong), ROWS_PER_STEP):
             rewrite_word_index(db, wrong[at : at + ROWS_PER_STEP])
@@ -100,7 +100,7 @@ def _check_words(db: Connection) -> Iterator[Fault]:
     if wrong or extra:
         yield (
             f"The word index lacks or has other words for {len(wrong)} chunks, and has {len(extra)} too many.",
-            mend,
+            repair,
         )
 
 
@@ -121,7 +121,7 @@ def _check_vectors(db: Connection) -> Iterator[Fault]:
         )
     ]
 
-    def mend(db: Connection) -> None:
+    def repair(db: Connection) -> None:
         db.executemany("DELETE FROM vectors WHERE id = ?", [(row,) for row, _ in wrong])
         again = sorted({*missing, *(number for _, number in wrong)})
         present = {
@@ -135,7 +135,7 @@ def _check_vectors(db: Connection) -> Iterator[Fault]:
     if wrong or missing:
         yield (
             f"{len(wrong)} vectors do not fit their chunk or generation, and {len(missing)} are missing.",
-            mend,
+            repair,
         )
 
 
@@ -179,12 +179,15 @@ def _check_working_sets(db: Connection) -> Iterator[Fault]:
             f"""SELECT DISTINCT c.number FROM {table} h JOIN chunks c ON c.number = h.chunk
                 WHERE h.start <> c.start OR c.merged IS NOT NULL"""
         ):
-            yield f"Chunk number {number} is {table} where it was not born, or after it was merged.", None
+            yield (
+                f"Chunk number {number} is in the table {table} at a wrong position, or although it was merged.",
+                None,
+            )
     for window, start in db.execute(
         "SELECT l.window, l.start FROM live l JOIN asleep a ON a.window = l.window AND a.start = l.start"
     ):
         yield (
-            f"The chunk at position {start} is both live and asleep in window {window}.",
+            f"The chunk at position {start} is both live and pruned in window {window}.",
             _statement("DELETE FROM asleep WHERE window = ? AND start = ?", window, start),
         )
     for (number,) in db.execute(
@@ -197,7 +200,7 @@ def _check_working_sets(db: Connection) -> Iterator[Fault]:
         )
     gone = """(SELECT CASE WHEN c.deleted IS NOT NULL OR c.aside = 1 THEN 1 ELSE 0 END
               FROM chunks c WHERE c.number = asleep.chunk)"""
-    wrong = f"gone <> {NOT_HERE} AND gone <> {gone}"
+    wrong = f"gone <> {HIDDEN_IN_WINDOW} AND gone <> {gone}"
     if db.execute(f"SELECT 1 FROM asleep WHERE {wrong} LIMIT 1").fetchone():
         yield (
             "The graveyard shows deleted chunks or hides others.",
@@ -216,7 +219,7 @@ def _check_drafts(db: Connection) -> Iterator[Fault]:
         )
     for (turn,) in db.execute("SELECT d.turn FROM drafts d JOIN turns t ON t.id = d.turn"):
         yield (
-            f"Turn {turn} is stored, and still a draft too.",
+            f"Turn {turn} is stored, but its draft still exists.",
             _statement("DELETE FROM drafts WHERE turn = ?", turn),
         )
 

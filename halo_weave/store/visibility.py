@@ -9,24 +9,24 @@ from halo_weave.store.database import Connection
 from halo_weave.store.encoding import unpack_floats
 from halo_weave.store.rows import VISIBLE, json_array, pack_json, request_embedding, rewrite_word_index
 
-_CHOSEN = "chunk IN (SELECT value FROM json_each(?))"
-# The columns of `asleep`, from the conflicting new row.
-HELD_AS_NEW = ", ".join(
+_AMONG = "chunk IN (SELECT value FROM json_each(?))"
+# The assignments of an upsert into `asleep`.
+UPDATE_PRUNED = ", ".join(
     f"{column} = excluded.{column}"
     for column in "chunk gone peak slept reason tokenizer brightness traces ids lengths raw".split()
 )
-# Values of `gone` for a pruned chunk: deleted or aside; not on this window's own branch.
-NOWHERE, NOT_HERE = 1, 2
+# Values of `gone` in `asleep`: hidden in all windows (deleted or aside), or in one window (not on its branch).
+HIDDEN_EVERYWHERE, HIDDEN_IN_WINDOW = 1, 2
 
 
 def hide_chunks(
     db: Connection, numbers: Sequence[int], why: str, when: int, *, only: str | None = None
 ) -> tuple[str, ...]:
-    """Remove chunks from all windows and searches, or from `only` one window. Each window keeps their state. Returns
-    the windows where one of them was live."""
+    """Hide chunks in all windows and searches, or only in the window `only`. Their state in each window is kept. Returns the
+    windows where one of them was live."""
     chosen = (json_array(numbers), only)
-    where = f"{_CHOSEN} AND (?2 IS NULL OR window = ?2)".replace("(?)", "(?1)")
-    fallen = db.execute(
+    where = f"{_AMONG} AND (?2 IS NULL OR window = ?2)".replace("(?)", "(?1)")
+    live = db.execute(
         f"SELECT window, start, brightness, since, pinned, woken FROM live WHERE {where}", chosen
     ).fetchall()
     db.executemany(
@@ -34,7 +34,7 @@ def hide_chunks(
                 (window, start, chunk, gone, peak, slept, reason, tokenizer, brightness, traces, ids, lengths, raw)
             SELECT window, start, chunk, 0, ?, ?, ?, tokenizer, brightness, traces, ids, lengths, raw
             FROM live WHERE window = ? AND start = ?
-            ON CONFLICT (window, start) DO UPDATE SET {HELD_AS_NEW}""",
+            ON CONFLICT (window, start) DO UPDATE SET {UPDATE_PRUNED}""",
         [
             (
                 float(unpack_floats(bright).max()),
@@ -43,24 +43,24 @@ def hide_chunks(
                 window,
                 start,
             )
-            for window, start, bright, since, pinned, woken in fallen
+            for window, start, bright, since, pinned, woken in live
         ],
     )
     db.execute(f"DELETE FROM live WHERE {where}", chosen)
-    gone = NOWHERE if only is None else NOT_HERE
+    gone = HIDDEN_EVERYWHERE if only is None else HIDDEN_IN_WINDOW
     db.execute(f"UPDATE asleep SET gone = {gone} WHERE {where} AND gone < {gone}", chosen)
     if only is None:
-        db.execute(f"DELETE FROM wanted WHERE {_CHOSEN}", chosen[:1])
+        db.execute(f"DELETE FROM wanted WHERE {_AMONG}", chosen[:1])
         db.remove_from_word_index(numbers)
         db.mark_changed(numbers)
-    return tuple(dict.fromkeys(window for window, *_ in fallen))
+    return tuple(dict.fromkeys(window for window, *_ in live))
 
 
 def restore_chunks(db: Connection, numbers: Sequence[int], *, here: str | None = None) -> tuple[str, ...]:
-    """Restore those that nothing hides any more; `here`: those on this window's own branch again. Returns the windows
-    where one of them is live again."""
+    """Restore the chunks that are neither deleted nor aside. `here`: the window whose branch they are on again. Returns the
+    windows where one of them is live again."""
     db.execute(
-        f"UPDATE asleep SET gone = {NOWHERE} WHERE {_CHOSEN} AND gone = {NOT_HERE} AND window = ?",
+        f"UPDATE asleep SET gone = {HIDDEN_EVERYWHERE} WHERE {_AMONG} AND gone = {HIDDEN_IN_WINDOW} AND window = ?",
         (json_array(numbers), here),
     )
     rows = db.execute(
@@ -69,23 +69,23 @@ def restore_chunks(db: Connection, numbers: Sequence[int], *, here: str | None =
     )
     present = [number for (number,) in rows]
     chosen = (json_array(present),)
-    fallen = db.execute(
-        f"SELECT window, start, reason FROM asleep WHERE {_CHOSEN} AND gone = {NOWHERE}", chosen
+    hidden = db.execute(
+        f"SELECT window, start, reason FROM asleep WHERE {_AMONG} AND gone = {HIDDEN_EVERYWHERE}", chosen
     ).fetchall()
-    back = [
-        (window, start, was) for window, start, reason in fallen if (was := _live_state_from_reason(reason))
+    live = [
+        (window, start, was) for window, start, reason in hidden if (was := _live_state_from_reason(reason))
     ]
     db.executemany(
         """INSERT INTO live
                 (window, start, chunk, pinned, since, woken, tokenizer, brightness, traces, ids, lengths, raw)
             SELECT window, start, chunk, ?, ?, ?, tokenizer, brightness, traces, ids, lengths, raw
             FROM asleep WHERE window = ? AND start = ?""",
-        [(*was, window, start) for window, start, was in back],
+        [(*was, window, start) for window, start, was in live],
     )
     db.executemany(
-        "DELETE FROM asleep WHERE window = ? AND start = ?", [(window, start) for window, start, _ in back]
+        "DELETE FROM asleep WHERE window = ? AND start = ?", [(window, start) for window, start, _ in live]
     )
-    db.execute(f"UPDATE asleep SET gone = 0 WHERE {_CHOSEN} AND gone = {NOWHERE}", chosen)
+    db.execute(f"UPDATE asleep SET gone = 0 WHERE {_AMONG} AND gone = {HIDDEN_EVERYWHERE}", chosen)
     rewrite_word_index(db, present)
     db.mark_changed(numbers)
     request_embedding(
@@ -93,7 +93,7 @@ def restore_chunks(db: Connection, numbers: Sequence[int], *, here: str | None =
         present,
         unless="AND NOT EXISTS (SELECT 1 FROM vectors v WHERE v.generation = g.id AND v.chunk = n.chunk)",
     )
-    return tuple(dict.fromkeys(window for window, _, _ in back))
+    return tuple(dict.fromkeys(window for window, _, _ in live))
 
 
 def _live_state_as_reason(why: str, since: int, pinned: int, woken: str | None) -> str:

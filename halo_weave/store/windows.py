@@ -73,7 +73,7 @@ class SqlWindows(StoreHandle):
     @reads_window
     def window(self, window_id: str) -> WindowRecord:
         """A window, deleted or not."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.execute(f"SELECT {COLUMNS} FROM windows WHERE id = ?", (window_id,)).fetchone()
         if row is None:
             raise UnknownWindow(f"There is no window {window_id!r}. To see them: halo-weave windows")
@@ -84,7 +84,7 @@ class SqlWindows(StoreHandle):
         """Windows in order of creation; deleted ones on request. `reader`: only those that this person may read."""
         reader = self._person(reader)
         among = "" if reader is None else f"AND id IN ({READABLE_WINDOWS})"
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"SELECT {COLUMNS} FROM windows WHERE (deleted IS NULL OR :deleted) {among} ORDER BY created, id",
                 {"deleted": deleted, "reader": reader},
@@ -94,7 +94,7 @@ class SqlWindows(StoreHandle):
     @checks_access
     def chat_window(self, name: str, *, owner: str = OWNER) -> str | None:
         """The window of a chat that an API client knows by this name; None if there is none."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.execute(
                 """SELECT c.window FROM chats c JOIN windows w ON w.id = c.window
                    WHERE c.owner = ? AND c.name = ? AND w.deleted IS NULL""",

@@ -51,13 +51,13 @@ from halo_weave.store.rows import (
     tokenizer_id,
     unpack_tags,
 )
-from halo_weave.store.visibility import HELD_AS_NEW
+from halo_weave.store.visibility import UPDATE_PRUNED
 
 WindowTokens = tuple[int | None, bytes | None, bytes | None, bytes | None]
 
 
 class ResurrectableRow(NamedTuple):
-    """A chunk to resurrect in a window, and the tokens that the window had for it."""
+    """A chunk that is to be resurrected in a window, and the window's own tokens for it, if it has some."""
 
     number: int
     start: int
@@ -66,16 +66,16 @@ class ResurrectableRow(NamedTuple):
     merged: int | None
     aside: int
     live: bool
-    reading: WindowTokens
-    size: int | None  # tokens in that reading
+    own_tokens: WindowTokens
+    size: int | None  # number of tokens in the window
 
     def why_not_resurrectable(self, window_id: str) -> str:
-        """Why a chunk cannot be resurrected; None: it can."""
+        """Why the chunk cannot be resurrected; empty if it can."""
         if self.deleted is not None or self.merged is not None:
             how = "deleted" if self.deleted is not None else "merged into another"
-            return f"was {how}; it cannot wake up."
+            return f"was {how}; it cannot be resurrected."
         if self.aside:
-            return "is on another branch; it cannot wake up."
+            return "is on another branch; it cannot be resurrected."
         return f"is live in window {window_id} already." if self.live else ""
 
 
@@ -104,12 +104,10 @@ def stored_window_tokens(db: Connection, row: ResurrectableRow, item: ChunkMove)
     size = item.brightness.size
     if item.tokens is not None:
         if item.tokenizer is None or len(item.tokens) != size:
-            raise BadInput(
-                f"Chunk {item.key} came with tokens that do not fit its brightness, or of no tokenizer."
-            )
+            raise BadInput(f"The tokens of chunk {item.key} do not fit its brightness, or have no tokenizer.")
         return window_tokens(db, row.number, tokenizer_id(db, item.tokenizer), item.tokens)
-    if row.reading[1] is not None and row.size == size:
-        return row.reading
+    if row.own_tokens[1] is not None and row.size == size:
+        return row.own_tokens
     if size != row.span:
         raise BadInput(f"Chunk {item.key} has {row.span} tokens, not {size}.")
     return None, None, None, None
@@ -134,7 +132,7 @@ class SqlWorkingSets(StoreHandle):
     @reads_window
     def live(self, window_id: str) -> list[StoredLiveChunk]:
         """The live chunks in position order, exactly as they were saved."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 """SELECT l.chunk, c.turn, c.chunk, t.role, c.start, c.span, t.answers, c.window, t.speaker, t.said,
                        (SELECT k.fingerprint FROM tokenizers k WHERE k.id = coalesce(l.tokenizer, c.tokenizer)), c.tags, l.pinned, l.since, l.woken, l.traces, l.brightness,
@@ -231,7 +229,7 @@ class SqlWorkingSets(StoreHandle):
                         raw)
                    SELECT window, start, chunk, 0, ?, ?, ?, ?, ?, tokenizer, ids, lengths, raw
                    FROM live WHERE window = ? AND start = ?
-                   ON CONFLICT (window, start) DO UPDATE SET {HELD_AS_NEW}""",
+                   ON CONFLICT (window, start) DO UPDATE SET {UPDATE_PRUNED}""",
                 rows,
             )
             db.execute(
@@ -256,11 +254,11 @@ class SqlWorkingSets(StoreHandle):
                 if why := row.why_not_resurrectable(window_id):
                     raise BadInput(f"Chunk {item.key} {why}")
                 found[item.key] = row._replace(live=True)
-                reading = stored_window_tokens(db, row, item)
+                own_tokens = stored_window_tokens(db, row, item)
                 reason = pack_json(dict(item.reason))
                 bright = pack_floats(item.brightness), pack_traces(item.traces, item.brightness.size)
                 at = (window_id, row.start, row.number)
-                rows.append((*at, item.pinned, when, reason, *bright, *reading))
+                rows.append((*at, item.pinned, when, reason, *bright, *own_tokens))
                 events.append((window_id, row.number, when, "woke", reason))
             db.executemany(
                 """INSERT INTO live (window, start, chunk, pinned, since, woken, brightness, traces, tokenizer, ids,
@@ -332,8 +330,8 @@ class SqlWorkingSets(StoreHandle):
         if sort not in SORTS:
             raise BadInput(f"The graveyard cannot be sorted by {sort!r}. Use one of: {', '.join(SORTS)}.")
         if offset < 0 or limit < 0:
-            raise BadInput("A page begins at 0 or later and has at least no chunks.")
-        way = "DESC" if descending else "ASC"
+            raise BadInput("The offset and the limit of a page cannot be negative.")
+        direction = "DESC" if descending else "ASC"
         tables = "asleep a"
         if role or text:
             tables += " JOIN chunks c ON c.number = a.chunk JOIN turns t ON t.id = c.turn"
@@ -345,7 +343,7 @@ class SqlWorkingSets(StoreHandle):
             total = db.execute(f"SELECT count(*) FROM {tables} WHERE {where}", values).fetchone()[0]
             starts = db.execute(
                 f"""SELECT a.start FROM {tables} WHERE {where}
-                    ORDER BY {SORTS[sort]} {way}, a.start {way} LIMIT :limit OFFSET :offset""",
+                    ORDER BY {SORTS[sort]} {direction}, a.start {direction} LIMIT :limit OFFSET :offset""",
                 {**values, "limit": limit, "offset": offset},
             ).fetchall()
             rows = db.execute(
@@ -365,7 +363,7 @@ class SqlWorkingSets(StoreHandle):
         In the requested order; unknown keys are left out. For a deleted or merged chunk, `record.gone` is true.
         """
         wanted = list(keys)
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT {PRUNED_COLUMNS} FROM json_each(?) j CROSS JOIN {CHUNK_TABLES}
                         AND c.turn = CAST(j.value ->> 0 AS BIGINT) AND c.chunk = CAST(j.value ->> 1 AS BIGINT)
@@ -378,7 +376,7 @@ class SqlWorkingSets(StoreHandle):
     @reads_window
     def pruned_positions(self, window_id: str) -> tuple[Numbers, Numbers]:
         """Starts and token counts of all pruned chunks, in position order."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 "SELECT start, length(brightness) / 4 FROM asleep WHERE window = ? AND gone = 0 ORDER BY start",
                 (window_id,),
@@ -389,7 +387,7 @@ class SqlWorkingSets(StoreHandle):
     @reads_window
     def count_pruned(self, window_id: str, after: int, before: int) -> tuple[int, int]:
         """The number of pruned chunks and tokens from one position on and before another."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             chunks, tokens = db.execute(
                 """SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM asleep
                    WHERE window = ? AND gone = 0 AND start >= ? AND start < ?""",
@@ -400,7 +398,7 @@ class SqlWorkingSets(StoreHandle):
     @reads_window
     def pruned_between(self, window_id: str, after: int, before: int, limit: int) -> list[GraveyardChunk]:
         """Pruned chunks that start from one position on and before another, in position order."""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT {PRUNED_COLUMNS} FROM asleep a CROSS JOIN {CHUNK_TABLES} AND c.number = a.chunk
                     WHERE a.window = ? AND a.gone = 0 AND a.start >= ? AND a.start < ? ORDER BY a.start LIMIT ?""",
@@ -545,6 +543,6 @@ def _pruned_chunks(rows: Sequence[tuple[Any, ...]]) -> list[GraveyardChunk]:
 
 
 def _escaped(text: str) -> str:
-    for sign in "\\%_":
-        text = text.replace(sign, "\\" + sign)
+    for character in "\\%_":
+        text = text.replace(character, "\\" + character)
     return text

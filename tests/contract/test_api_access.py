@@ -313,7 +313,7 @@ def kept(house: House, client: httpx.Client) -> dict[str, Any]:
 def forgotten(house, monkeypatch) -> list[tuple[Any, ...]]:
     """What engines were asked to drop of their caches, in memory and on disk."""
     asked: list[tuple[Any, ...]] = []
-    engine = house.service.whole.engine
+    engine = house.service.unrestricted_weave.engine
     monkeypatch.setattr(engine, "forget", lambda window: asked.append(("forget", window)))
     monkeypatch.setattr(engine, "erase", lambda spans, windows=(): asked.append(("erase", *windows)))
     return asked

@@ -89,7 +89,7 @@ QUESTIONS: dict[str, Callable[[SqlStore, str, str], Any]] = {
     "most used": lambda store, one, two: store.most_used(one),
     "remembered": lambda store, one, two: [
         store.remembered([2, 4, 6]),
-        store.remembered([4], least=0.4),
+        store.remembered([4], min_share=0.4),
         store.remembered([]),
     ],
     "times woken": lambda store, one, two: store.resurrection_count(user(1)),

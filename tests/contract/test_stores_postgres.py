@@ -117,7 +117,7 @@ def test_what_is_under_way_fails_when_connections_break_and_then_all_goes_on(add
 def test_a_question_whose_connection_the_server_ends_is_asked_again(address, server):
     database = address.partition("?")[0].rpartition("/")[2]
     end = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database}'"
-    with open_store(address) as store, store._db.asking() as db:
+    with open_store(address) as store, store._db.querying() as db:
         server.run(end)
         assert db.execute("SELECT 1").fetchone()[0] == 1
 

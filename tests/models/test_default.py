@@ -94,7 +94,7 @@ def wrong_content(handler: Handler) -> bool:
     [
         ([status(500)] * 20, [], "problem of its own"),
         ([status(404)], [], "no owner/tiny-GGUF on the hub"),
-        ([], [wrong_content] * 20, "its SHA-256 is another one"),
+        ([], [wrong_content] * 20, "its SHA-256 differs"),
         ([], [broken_after(1_000_000), *[status(404)] * 20], "not this file of it"),
     ],
     ids=["500", "no such model", "wrong hash", "vanishes in the middle"],

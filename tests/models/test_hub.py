@@ -263,7 +263,7 @@ def test_a_sign_in_page_is_not_taken_for_a_model(hub: FakeHub, folder: Path, whe
         return True
 
     (hub.api_faults if where == "api" else hub.cdn_faults).append(page)
-    with pytest.raises(ModelNotFound, match="not a model hub: perhaps a sign-in page"):
+    with pytest.raises(ModelNotFound, match="not a model hub: perhaps it is a sign-in page"):
         pulled(folder)
     assert left(folder) == []
 
@@ -283,7 +283,7 @@ def test_another_length_than_promised_is_refused(hub: FakeHub, folder: Path) -> 
 def test_other_bytes_than_the_list_says_are_refused(hub: FakeHub, folder: Path, linked: bool) -> None:
     hub.listed["Tiny-Q4_K_M.gguf"] = "f" * 64
     hub.linked = linked
-    with pytest.raises(ModelNotFound, match="not the known file"):
+    with pytest.raises(ModelNotFound, match="not the expected file"):
         pulled(folder)
     assert left(folder) == []
     if linked:

@@ -108,7 +108,7 @@ def unreachable(entry, *_: object, **__: object):
 def test_a_default_that_cannot_be_had_gives_way_to_the_next_with_a_sentence(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ensure(entry, progress, *, hub):
+    def ensure(entry, progress, retries=None, *, hub=True):
         assert not hub, "the hub is asked once"
         if entry is not SMOLLM2_135M:
             raise ModelNotFound(f"{entry.title} could not be pulled.")
@@ -125,7 +125,7 @@ def test_a_default_that_cannot_be_had_gives_way_to_the_next_with_a_sentence(
 
 
 def test_without_any_the_first_reason_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ensure(entry, progress, *, hub):
+    def ensure(entry, progress, retries=None, *, hub=True):
         raise ModelNotFound(f"no {entry.name}")
 
     monkeypatch.setattr(catalogue, "pull", unreachable)

@@ -56,7 +56,7 @@ def test_pull_brings_a_model_of_the_hub_and_names_its_path(hub: FakeHub, folder:
 
 
 def test_pull_of_what_lies_here_or_nowhere_is_a_sentence(folder: Path) -> None:
-    with pytest.raises(BadInput, match="lies on this machine already"):
+    with pytest.raises(BadInput, match="is on this machine already"):
         run("pull", str(gguf(folder / "mine.gguf")))
     with pytest.raises(ModelNotFound, match="halo-weave models"):
         run("pull", "gpt-9")

@@ -49,7 +49,7 @@ def test_a_body_is_refused_where_none_is_described(client, window):
     ):
         for body in (b"garbage", b'{"x": 1}', iter([b"gar", b"bage"])):
             sentence = refused(client.request(method, path, content=body), 422, "bad_input")
-            assert sentence == "This address takes no body. Send none."
+            assert sentence == "This address takes no body. Send the request without one."
     assert not chunks_of(get_context(client, window))[0]["pinned"]
     empty = client.post(f"/api/windows/{window}/stop", content=iter([b""]))
     assert empty.json() == {"stopped": False}

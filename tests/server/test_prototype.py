@@ -210,7 +210,7 @@ def test_a_stop_text_is_sent_and_ends_the_generation(client):
 def test_hidden_states_are_refused_in_the_stream(client):
     (told,) = stream(client, prompt="Hi", output_hidden_states=True, request_id="r8")
     assert (told["type"], told["request_id"]) == ("error", "r8")
-    assert "hidden states" in told["message"].lower()
+    assert "hidden_states" in told["message"].lower()
 
 
 def test_the_model_tells_what_the_prototypes_page_asks_for(client, service):

@@ -206,9 +206,9 @@ def test_sessions_are_bounded():
     assert policy.sessions.person(last) == (OWNER, "")
 
 
-def test_guesses_are_slowed_down_for_the_address_they_come_from(monkeypatch):
+def test_attempts_are_slowed_down_for_the_address_they_come_from(monkeypatch):
     now = [1000.0]
-    policy = Policy(PORT, KEY, _guesses=_KeyAttempts(lambda: now[0]))
+    policy = Policy(PORT, KEY, _attempts=_KeyAttempts(lambda: now[0]))
     session = policy.sessions.begin()
     right = {"authorization": f"Bearer {KEY}"}
     tried = [ask(policy=policy, authorization=f"Bearer guess {i}").status_code for i in range(12)]
@@ -323,6 +323,6 @@ def test_who_asks_for_a_websocket_is_refused_without_a_word_in_the_log(client, c
     for path in ("/", "/api/status", "/api/windows/x/events"):
         answer = client.get(path, headers=upgrade)
         assert answer.status_code == 400
-        assert answer.json()["error"]["message"].startswith("There are no WebSockets here.")
+        assert answer.json()["error"]["message"].startswith("This server has no WebSockets.")
     assert not caplog.records
     assert client.get("/api/status").status_code == 200

@@ -28,25 +28,25 @@ def routes(service: Service) -> APIRouter:
     base = "/api/windows/{window_id}/chunks"
 
     @router.post(base + "/restore", summary="Restore deleted chunks")
-    def post_restore(window_id: WindowId, asked: requests.RestoreChunks) -> views.RestoredChunks:
-        service.weave.chunks.undelete(window_id, [ChunkKey.parse(key) for key in asked.keys])
-        return views.RestoredChunks(keys=asked.keys)
+    def post_restore(window_id: WindowId, body: requests.RestoreChunks) -> views.RestoredChunks:
+        service.weave.chunks.undelete(window_id, [ChunkKey.parse(key) for key in body.keys])
+        return views.RestoredChunks(keys=body.keys)
 
     @router.post(
         base + "/{key}/negative-feedback", summary="Mark a chunk as wrong for a question", status_code=204
     )
-    def post_negative_feedback(window_id: WindowId, key: Key, asked: requests.NegativeFeedback) -> None:
+    def post_negative_feedback(window_id: WindowId, key: Key, body: requests.NegativeFeedback) -> None:
         """It is not resurrected for similar questions any more."""
-        service.weave.chunks.add_negative_feedback(window_id, ChunkKey.parse(key), asked.question)
+        service.weave.chunks.add_negative_feedback(window_id, ChunkKey.parse(key), body.question)
 
     @router.delete(base + "/{key}/negative-feedback", summary="Remove negative feedback", status_code=204)
     def delete_negative_feedback(window_id: WindowId, key: Key) -> None:
         service.weave.chunks.remove_negative_feedback(window_id, ChunkKey.parse(key))
 
     @router.put(base + "/{key}/tags", summary="Replace the tags of a chunk")
-    def put_tags(window_id: WindowId, key: Key, asked: requests.ChunkTags) -> views.ChunkTagsView:
+    def put_tags(window_id: WindowId, key: Key, body: requests.ChunkTags) -> views.ChunkTagsView:
         """Tags are per person: others who may read the chunk do not see yours."""
-        tags = service.weave.chunks.tag(window_id, ChunkKey.parse(key), asked.tags)
+        tags = service.weave.chunks.tag(window_id, ChunkKey.parse(key), body.tags)
         return views.ChunkTagsView.model_validate({"key": key, "tags": tags})
 
     @router.get("/api/tags", summary="List tags of windows and chunks", tags=["Context and search"])
@@ -58,7 +58,7 @@ def routes(service: Service) -> APIRouter:
         """A chunk that is resurrected by hand is pinned, and its question or answer and the first chunk of its turn are
         resurrected, too. `undo-prune` restores a chunk that was pruned by hand as it was. A merged chunk has the key of
         the one before it."""
-        chunks, named = service.weave.chunks, ChunkKey.parse(key)
+        chunks, chunk_key = service.weave.chunks, ChunkKey.parse(key)
         acts: dict[ChunkAction, Callable[[str, ChunkKey], Any]] = {
             "pin": chunks.pin,
             "unpin": chunks.unpin,
@@ -67,15 +67,15 @@ def routes(service: Service) -> APIRouter:
             "undo-prune": chunks.undo_prune,
             "merge": chunks.merge,
         }
-        done = acts[act](window_id, named)
-        why = chunks.why(window_id, done if act == "merge" else named)
-        moved = done if isinstance(done, Injection) else Injection()
+        done = acts[act](window_id, chunk_key)
+        why = chunks.why(window_id, done if act == "merge" else chunk_key)
+        changes = done if isinstance(done, Injection) else Injection()
         return views.ChunkActionResult(
             key=str(why.key),
             live=why.live,
             pinned=why.pinned,
-            resurrected=[str(one.key) for one in moved.resurrected],
-            pruned=[str(one.key) for one in moved.pruned],
+            resurrected=[str(chunk.key) for chunk in changes.resurrected],
+            pruned=[str(chunk.key) for chunk in changes.pruned],
         )
 
     @router.get(base + "/{key}/explanation", summary="Explain a chunk's brightness and history")
@@ -85,13 +85,13 @@ def routes(service: Service) -> APIRouter:
 
     @router.get(base + "/{key}/deletion", summary="Preview what deleting a chunk would delete")
     def get_deletion(window_id: WindowId, key: Key) -> views.Deletion:
-        would = service.weave.chunks.preview_delete(window_id, ChunkKey.parse(key))
-        return views.Deletion.model_validate(would)
+        deletion = service.weave.chunks.preview_delete(window_id, ChunkKey.parse(key))
+        return views.Deletion.model_validate(deletion)
 
     @router.delete(base + "/{key}", summary="Delete a chunk, with what belongs to it")
     def delete_chunk(window_id: WindowId, key: Key) -> views.Deletion:
-        gone = service.weave.chunks.delete(window_id, ChunkKey.parse(key))
-        return views.Deletion.model_validate(gone)
+        deletion = service.weave.chunks.delete(window_id, ChunkKey.parse(key))
+        return views.Deletion.model_validate(deletion)
 
     @router.get("/api/tokens", summary="List the tokens at a range of positions", tags=["Context and search"])
     def get_tokens(first: Position, stop: Position) -> views.Tokens:
@@ -104,21 +104,25 @@ def routes(service: Service) -> APIRouter:
     @router.get("/api/search", summary="Search all of memory", tags=["Context and search"])
     def get_search(
         q: Annotated[str, Query(max_length=requests.MAX_QUESTION_LENGTH, pattern=TEXT_PATTERN)],
-        window: Annotated[WindowId | None, Query(description="Says what is live there.")] = None,
-        only_window: Annotated[bool, Query(description="Only what was said in `window`.")] = False,
-        role: Annotated[Role | None, Query(description="Only what was said in this role.")] = None,
+        window: Annotated[
+            WindowId | None, Query(description="The window for which `live` is reported.")
+        ] = None,
+        only_window: Annotated[bool, Query(description="Only chunks of `window`.")] = False,
+        role: Annotated[Role | None, Query(description="Only chunks of this role.")] = None,
         speaker: Annotated[
-            str, Query(max_length=200, description="Only what someone of this name said.")
+            str, Query(max_length=200, description="Only chunks of the speaker with this name.")
         ] = "",
-        since: Annotated[TimeText | None, Query(description="Only what was said then or later.")] = None,
-        before: Annotated[TimeText | None, Query(description="Only what was said earlier.")] = None,
+        since: Annotated[
+            TimeText | None, Query(description="Only chunks said at this time or later.")
+        ] = None,
+        before: Annotated[TimeText | None, Query(description="Only chunks said before this time.")] = None,
         tag: Annotated[
             str,
-            Query(max_length=40, description="Only what has this tag, or was said in a window that has it."),
+            Query(max_length=40, description="Only chunks with this tag, or of a window with it."),
         ] = "",
         budget: Annotated[
             int | None,
-            Query(ge=0, le=10**9, description="What would be resurrected within this many tokens."),
+            Query(ge=0, le=10**9, description="Return what recall would resurrect within this many tokens."),
         ] = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> views.SearchResults:

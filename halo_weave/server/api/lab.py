@@ -19,14 +19,16 @@ from halo_weave.server.schema import KeyText, Number, Output
 from halo_weave.server.service import Service
 
 BudgetQuery = Annotated[int | None, Query(ge=0, le=10**6, description="Default: as in the capture.")]
-CaptureNameQuery = Annotated[str, Query(max_length=200, description="Of the capture; the last one if empty.")]
+CaptureNameQuery = Annotated[
+    str, Query(max_length=200, description="Name of the capture; empty: the last one.")
+]
 MAX_MEGABYTES = 200  # largest capture that a request may replay
 
 
 class CaptureView(Output):
     name: str
     model: str
-    heads: str = Field(description="Whose attention: mean, retrieval or all.")
+    heads: str = Field(description="The captured attention heads: mean, retrieval or all.")
     turns: int
     megabytes: float
 
@@ -39,15 +41,15 @@ class StrategyResult(Output):
     turns: int
     pruned: int
     resurrected: int
-    resurrected_tokens: int = Field(description="Computed again, or restored from the cache.")
+    resurrected_tokens: int = Field(description="Tokens of the resurrected chunks.")
     live: int = Field(description="Chunks that are live at the end.")
-    median_age: float | None = Field(description="In turns, of what was pruned.")
+    median_age: float | None = Field(description="Median age of pruned chunks, in turns.")
     rows: int
     rows_per_second: int | None
 
 
 class ReplayedPrune(Output):
-    turn: int = Field(description="Of the capture, from 0 on.")
+    turn: int = Field(description="Index of the turn in the capture, from 0 on.")
     key: str
     brightness: float
     age: int
@@ -58,7 +60,7 @@ class ReplayedPrune(Output):
 class StrategyComparison(Output):
     strategies: dict[str, StrategyResult]
     agreement: dict[str, float] = Field(
-        description="For each two: what both keep live of what either does, mean over turns."
+        description="For each two strategies: the chunks that both keep live, as a share of those that either does; mean over turns."
     )
     pruned: dict[str, list[ReplayedPrune]]
     live: dict[str, list[int]] = Field(description="How many chunks are live after each turn.")
@@ -66,7 +68,7 @@ class StrategyComparison(Output):
 
 class ReplayedTurn(Output):
     turn: Number = Field(description="The newest turn that is live.")
-    brightness: dict[str, float] = Field(description="Of what is live after it, by key.")
+    brightness: dict[str, float] = Field(description="Brightness of the live chunks after the turn, by key.")
     pruned: list[str]
     resurrected: list[str]
 
@@ -80,18 +82,18 @@ class DigestExcerpt(Output):
     text: str
     speaker: str
     said: datetime
-    share: float = Field(description="Of the window's replies, added up.")
-    replies: list[Number] = Field(description="The turns of those that used it.")
+    share: float = Field(description="Sum of its shares in the window's replies.")
+    replies: list[Number] = Field(description="Turns of the replies that used it.")
 
 
 class Digest(Output):
-    excerpts: list[DigestExcerpt] = Field(description="In the order in which they were said.")
+    excerpts: list[DigestExcerpt] = Field(description="In chronological order.")
 
 
 def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/api/windows/{window_id}", tags=["Lab"])
 
-    def tapes(window_id: str) -> list[StoredCapture]:
+    def captures_in(window_id: str) -> list[StoredCapture]:
         service.weave.windows.get(window_id)
         return captures_of(captures_folder(service.weave.memory.folder), window_id)
 
@@ -100,13 +102,13 @@ def routes(service: Service) -> APIRouter:
         return Captures(
             captures=[
                 CaptureView(
-                    name=one.folder.name,
-                    model=one.about["model"],
-                    heads=one.about["heads"],
-                    turns=one.turns,
-                    megabytes=round(one.bytes / 1e6, 2),
+                    name=capture.folder.name,
+                    model=capture.about["model"],
+                    heads=capture.about["heads"],
+                    turns=capture.turns,
+                    megabytes=round(capture.bytes / 1e6, 2),
                 )
-                for one in tapes(window_id)
+                for capture in captures_in(window_id)
             ]
         )
 
@@ -114,52 +116,56 @@ def routes(service: Service) -> APIRouter:
     def delete_captures(window_id: WindowId) -> None:
         service.weave.windows.drop_captures(window_id)
 
-    def recording(window_id: str, name: str) -> StoredCapture:
-        found = [one for one in tapes(window_id) if name in ("", one.folder.name)]
-        if not found:
-            raise BadInput("Nothing was captured of this window. Turn its setting `capture` on and talk.")
-        if found[-1].bytes > MAX_MEGABYTES * 1_000_000:
+    def capture_named(window_id: str, name: str) -> StoredCapture:
+        captures = [capture for capture in captures_in(window_id) if name in ("", capture.folder.name)]
+        if not captures:
+            raise BadInput("This window has no capture. Turn its setting `capture` on and send a message.")
+        if captures[-1].bytes > MAX_MEGABYTES * 1_000_000:
             raise BadInput("This capture is large. Compare it in the terminal: halo-weave lab compare")
-        return found[-1]
+        return captures[-1]
 
-    def known(strategies: list[str]) -> list[str]:
-        if unknown := [one for one in strategies if one not in STRATEGIES]:
-            raise BadInput(f"There is no strategy {unknown[0]!r}. There are: {', '.join(STRATEGIES)}.")
+    def checked_strategies(strategies: list[str]) -> list[str]:
+        if unknown := [name for name in strategies if name not in STRATEGIES]:
+            raise BadInput(f"There is no strategy {unknown[0]!r}. Use one of: {', '.join(STRATEGIES)}.")
         return strategies
 
     @router.get("/replay", summary="Replay a capture with a strategy")
     def get_replay(
         window_id: WindowId,
-        strategy: Annotated[str, Query(max_length=100, description="The captured one if empty.")] = "",
+        strategy: Annotated[
+            str, Query(max_length=100, description="Empty: the strategy of the capture.")
+        ] = "",
         budget: BudgetQuery = None,
         name: CaptureNameQuery = "",
     ) -> Replay:
-        known([strategy] if strategy else [])
-        done = replay(recording(window_id, name), strategy=strategy or None, budget=budget)
+        checked_strategies([strategy] if strategy else [])
+        results = replay(capture_named(window_id, name), strategy=strategy or None, budget=budget)
         return Replay(
             turns=[
                 ReplayedTurn(
                     turn=max((key.turn_id for key in bright), default=0),  # type: ignore[arg-type]
                     brightness={str(key): value for key, value in bright.items() if isfinite(value)},
-                    pruned=[str(one.key) for one in done.pruned if one.turn == number],
-                    resurrected=[str(key) for turn, key in done.resurrected if turn == number],
+                    pruned=[str(chunk.key) for chunk in results.pruned if chunk.turn == number],
+                    resurrected=[str(key) for turn, key in results.resurrected if turn == number],
                 )
-                for number, bright in enumerate(done.brightness)
+                for number, bright in enumerate(results.brightness)
             ]
         )
 
     @router.get("/compare", summary="Compare strategies on a capture")
     def get_compare(
         window_id: WindowId,
-        strategies: Annotated[str, Query(max_length=500, description="With commas.")] = "",
+        strategies: Annotated[
+            str, Query(max_length=500, description="Names, separated by commas; empty: all.")
+        ] = "",
         budget: BudgetQuery = None,
         name: CaptureNameQuery = "",
     ) -> StrategyComparison:
-        chosen = known([one for one in strategies.split(",") if one] or list(STRATEGIES))
-        done, told = compare_strategies(recording(window_id, name), chosen, budget)
+        chosen = checked_strategies([name for name in strategies.split(",") if name] or list(STRATEGIES))
+        results, summary = compare_strategies(capture_named(window_id, name), chosen, budget)
         return StrategyComparison(
-            strategies=told["strategies"],
-            agreement=told["agreement"],
+            strategies=summary["strategies"],
+            agreement=summary["agreement"],
             pruned={
                 strategy: [
                     ReplayedPrune(
@@ -168,13 +174,15 @@ def routes(service: Service) -> APIRouter:
                         brightness=pruned.brightness,
                         age=pruned.age,
                         reason=pruned.why,
-                        text=one.texts.get(pruned.key, ""),
+                        text=result.texts.get(pruned.key, ""),
                     )
-                    for pruned in one.pruned
+                    for pruned in result.pruned
                 ]
-                for strategy, one in done.items()
+                for strategy, result in results.items()
             },
-            live={strategy: [len(turn) for turn in one.brightness] for strategy, one in done.items()},
+            live={
+                strategy: [len(turn) for turn in result.brightness] for strategy, result in results.items()
+            },
         )
 
     @router.get("/digest", summary="Show the chunks that replies used most")

@@ -27,7 +27,7 @@ from halo_weave.settings import RemoteScope
 
 def routes(service: Service, policy: Policy) -> APIRouter:
     router = APIRouter(tags=["Models"])
-    # A person with a key is trusted with the memory, but not with the files of this machine.
+    # With a key the server may have other users. They may use the memory, but not any file of this machine.
     any_path = not policy.key
 
     @router.get("/api/model", summary="Show the model in use and the progress of a change")
@@ -36,47 +36,48 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.get("/api/models", summary="List models to pull and models on this machine")
     def get_models() -> views.AvailableModels:
-        service.whole  # noqa: B018 - files of this machine are told to whoever runs it
+        service.unrestricted_weave  # noqa: B018 - checks that the owner asks: the list has file names of this machine
         memory, used = machine_memory(), (service.model().file, _embedder_in_use(service))
         listing = [
             views.AvailableModel(
-                **asdict(one), in_use=one.path is not None and any(_same(one.path, file) for file in used)
+                **asdict(model),
+                in_use=model.path is not None and any(_same(model.path, file) for file in used),
             )
-            for one in inventory.listed_models(memory)
+            for model in inventory.listed_models(memory)
         ]
         return views.AvailableModels(
             memory=memory,
             default=catalogue.default_model(memory, machine_cores())[0].name,
             models=listing,
-            recommended=[one.name for one in catalogue.recommended(memory)],
+            recommended=[entry.name for entry in catalogue.recommended(memory)],
             embedders=catalogue.HUB_EMBEDDERS,
             any_path=any_path,
         )
 
     @router.post("/api/model", summary="Change the model", status_code=202)
-    def post_model(asked: requests.ChooseModel) -> views.ModelView:
+    def post_model(body: requests.ChooseModel) -> views.ModelView:
         """It is downloaded if necessary, loaded and calibrated in the background; the events of every window show the
         progress. The current model answers until then, and stays if the other one fails."""
-        weave = service.whole
+        weave = service.unrestricted_weave
         try:
-            found = inventory.find_model(asked.model.strip(), any_path=any_path)
+            model = inventory.find_model(body.model.strip(), any_path=any_path)
         except ModelNotFound as error:
             raise ApiError(404, "unknown_model", str(error)) from error
-        if isinstance(found, catalogue.CatalogueEntry) and found.kind == "embedder":
-            raise BadInput(f"{found.title} is an embedding model. Choose one to talk with.")
-        weave.models.choose(str(found) if isinstance(found, Path) else asked.model.strip())
+        if isinstance(model, catalogue.CatalogueEntry) and model.kind == "embedder":
+            raise BadInput(f"{model.title} is an embedding model. Choose a chat model.")
+        weave.models.choose(str(model) if isinstance(model, Path) else body.model.strip())
         return service.model()
 
     @router.post("/api/model/stop", summary="Stop changing the model")
     def post_model_stop() -> StopResult:
         """The current model stays. What was downloaded is kept for the next time."""
-        return StopResult(stopped=service.whole.models.stop())
+        return StopResult(stopped=service.unrestricted_weave.models.stop())
 
     @router.post("/api/model/retry", summary="Retry loading a missing model", status_code=202)
     def post_model_retry() -> views.Status:
         if (
-            not service.runs_it and CURRENT_USER.get() != UNKNOWN_USER
-        ):  # before the memory is open no person is known
+            not service.is_owner and CURRENT_USER.get() != UNKNOWN_USER
+        ):  # people are not known before the memory is open
             raise ApiError(403, "not_yours", "Only the owner of this server may do this.")
         service.begin()
         return service.status()
@@ -87,11 +88,11 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 def check_embedder(name: str, *, any_path: bool) -> None:
     """Refuse missing files and chat models before anything begins."""
     try:
-        found = inventory.find_model(name, any_path=any_path)
+        model = inventory.find_model(name, any_path=any_path)
     except ModelNotFound as error:
         raise ApiError(404, "unknown_model", str(error)) from error
-    if isinstance(found, catalogue.CatalogueEntry) and found.kind != "embedder":
-        raise BadInput(f"{found.title} is a model to talk with. Choose an embedding model.")
+    if isinstance(model, catalogue.CatalogueEntry) and model.kind != "embedder":
+        raise BadInput(f"{model.title} is a chat model. Choose an embedding model.")
 
 
 def _embedder_in_use(service: Service) -> str:
@@ -100,8 +101,8 @@ def _embedder_in_use(service: Service) -> str:
     return str(standard) if used and Path(used).parent == standard.parent else used
 
 
-def _same(one: str, other: str) -> bool:
-    return bool(other) and Path(one).resolve() == Path(other).resolve()
+def _same(path: str, other: str) -> bool:
+    return bool(other) and Path(path).resolve() == Path(other).resolve()
 
 
 _Text = Annotated[str, Field(max_length=2000, pattern=TEXT_PATTERN)]
@@ -115,45 +116,53 @@ class EngineView(Output):
     model_name: str
     shadow_model: str
     has_key: bool = Field(description="Whether a key is known. The key itself is never shown.")
-    configured: bool = Field(description="Whether it stands in config.toml, and can only be changed there.")
+    configured: bool = Field(
+        description="Whether it is configured in config.toml, and can only be changed there."
+    )
     open: bool
     remote_host: str = Field(description="The machine that text is sent to; empty: it stays on this one.")
     attention_source: str = Field(description="Where the attention comes from, once it is open.")
 
     @classmethod
-    def of(cls, one: ListedEngine) -> EngineView:
+    def of(cls, engine: ListedEngine) -> EngineView:
         names = ("name", "kind", "url", "model_name", "shadow_model", "configured")
-        own = {name: getattr(one.engine, name) for name in names}
+        own = {name: getattr(engine.engine, name) for name in names}
         return cls(
-            **own, has_key=one.has_key, open=one.open, remote_host=one.elsewhere, attention_source=one.light
+            **own,
+            has_key=engine.has_key,
+            open=engine.open,
+            remote_host=engine.elsewhere,
+            attention_source=engine.light,
         )
 
 
 class Engines(Output):
     engines: list[EngineView]
-    notice: str = Field(default="", description="What was wrong with the file of engines; empty: nothing.")
+    notice: str = Field(default="", description="What was wrong with engines.json; empty if nothing.")
 
 
 class EngineDefinition(Input):
     kind: Literal["kobold", "openai", "llama"]
     url: _Text = ""
-    model_name: _Text = Field(default="", description="As the server knows it; for llama a file or a name.")
-    shadow_model: _Text = Field(
-        default="", description="A small model that reads along, or off; empty: the smallest."
+    model_name: _Text = Field(
+        default="", description="Name of the model on the server; for llama a file or a name."
     )
-    key: _Text = Field(default="", description="Empty: the one that was given before.")
+    shadow_model: _Text = Field(
+        default="", description="A small local model that supplies attention, or off; empty: the smallest."
+    )
+    key: _Text = Field(default="", description="Empty: keep the stored key.")
 
 
 class WindowEngineView(Output):
-    name: str = Field(description="Of the engine; empty: the model of all windows.")
+    name: str = Field(description="Name of the engine; empty: the model of all windows.")
     known: bool = Field(description="Whether there is an engine of this name.")
-    model: str = Field(description="Empty: it is not open yet.")
+    model: str = Field(description="Name of the model; empty if the engine is not open yet.")
     remote_host: str = Field(
         validation_alias="elsewhere",
         description="The machine that text is sent to; empty: it stays on this one.",
     )
     remote_scope: RemoteScope = Field(
-        validation_alias="rule", description="What of memory the model may read."
+        validation_alias="rule", description="Which part of the memory may be sent to the model."
     )
     private: bool
     attention_source: str = Field(validation_alias="light", description="Where the attention comes from.")
@@ -167,21 +176,21 @@ def engine_routes(service: Service) -> APIRouter:
     router = APIRouter(tags=["Models"])
 
     def listing() -> Engines:
-        engines = service.whole.engines
-        return Engines(engines=[EngineView.of(one) for one in engines.list()], notice=engines.notice)
+        engines = service.unrestricted_weave.engines
+        return Engines(engines=[EngineView.of(engine) for engine in engines.list()], notice=engines.notice)
 
     @router.get("/api/engines", summary="List engines")
     def get_engines() -> Engines:
         return listing()
 
     @router.put("/api/engines/{engine}", summary="Add or change an engine")
-    def put_engine(engine: _EngineName, asked: EngineDefinition) -> Engines:
-        service.whole.engines.add(NamedEngine(engine, **asked.model_dump()))
+    def put_engine(engine: _EngineName, body: EngineDefinition) -> Engines:
+        service.unrestricted_weave.engines.add(NamedEngine(engine, **body.model_dump()))
         return listing()
 
     @router.delete("/api/engines/{engine}", summary="Remove an engine")
     def delete_engine(engine: _EngineName) -> Engines:
-        service.whole.engines.remove(engine)
+        service.unrestricted_weave.engines.remove(engine)
         return listing()
 
     @router.get(

@@ -29,11 +29,11 @@ class NewPerson(Input):
 class PersonView(Output):
     name: str
     created: datetime
-    revoked: datetime | None = Field(description="Since then they have no key.")
+    revoked: datetime | None = Field(description="When the key was revoked; null: it is valid.")
 
 
 class People(Output):
-    people: list[PersonView] = Field(description="Without the owner.")
+    people: list[PersonView] = Field(description="All people except the owner.")
 
 
 class NewKey(Output):
@@ -44,11 +44,11 @@ class NewKey(Output):
 class CurrentUser(Output):
     name: str
     is_owner: bool = Field(
-        description="Whether they run the server: then they choose its models and its people."
+        description="Whether they own the server: the owner chooses its models and its people."
     )
-    multiple_people: bool = Field(description="Whether others have a memory here, too.")
+    multiple_people: bool = Field(description="Whether other people have a memory on this server.")
     can_add_people: bool = Field(
-        description="Whether they can add people: they run the server, and it has a key."
+        description="Whether they can add people: they own the server, and it has a key."
     )
 
 
@@ -76,38 +76,38 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.get("/api/me", summary="Show the current user")
     def get_me() -> CurrentUser:
-        people, who = service.weave.people, CURRENT_USER.get()
+        people, person = service.weave.people, CURRENT_USER.get()
         return CurrentUser(
-            name=people.name_of(who or OWNER),
-            is_owner=service.runs_it,
+            name=people.name_of(person or OWNER),
+            is_owner=service.is_owner,
             multiple_people=people.several(),
-            can_add_people=service.runs_it and bool(policy.key),
+            can_add_people=service.is_owner and bool(policy.key),
         )
 
     @router.get("/api/people", summary="List people")
     def get_people() -> People:
-        return People.model_validate({"people": service.whole.people.list()})
+        return People.model_validate({"people": service.unrestricted_weave.people.list()})
 
     @router.post("/api/people", summary="Add a person, with a key and a memory of their own", status_code=201)
-    def post_person(asked: NewPerson) -> NewKey:
-        """A person whose key was revoked gets a new one. From the first person on, everybody needs a key."""
-        people = service.whole.people
+    def post_person(body: NewPerson) -> NewKey:
+        """A person whose key was revoked gets a new one. As soon as there is another person, everybody needs a key."""
+        people = service.unrestricted_weave.people
         if not policy.key:
-            raise BadInput("Start the server with --key first: from the first person on you need one, too.")
-        person, key = people.add(asked.name)
+            raise BadInput("Start the server with --key first: with several people, everybody needs a key.")
+        person, key = people.add(body.name)
         return NewKey(name=person.name, key=key)
 
     @router.delete("/api/people/{person}", summary="Revoke a person's key; their memory stays")
     def delete_person(person: _PersonName) -> PersonView:
-        return PersonView.model_validate(service.whole.people.revoke(person))
+        return PersonView.model_validate(service.unrestricted_weave.people.revoke(person))
 
     @router.get("/api/shares", summary="List shares")
     def get_shares() -> Shares:
         return Shares.model_validate({"shares": service.weave.people.shares()})
 
     @router.put("/api/shares", summary="Share one window or all windows")
-    def put_share(asked: ShareChange) -> ShareView:
-        shared = service.weave.people.share(asked.window, asked.person, writes=asked.can_write)
+    def put_share(body: ShareChange) -> ShareView:
+        shared = service.weave.people.share(body.window, body.person, writes=body.can_write)
         return ShareView.model_validate(shared)
 
     @router.delete("/api/shares", summary="Stop sharing", status_code=204)

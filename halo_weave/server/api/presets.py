@@ -27,7 +27,7 @@ class PresetView(Output):
     name: str
     settings: dict[str, SettingValue]
     persona: dict[str, str] = Field(
-        validation_alias="words", description="System prompt and names, as far as it has them."
+        validation_alias="words", description="The system prompt and names that the preset has."
     )
 
 
@@ -35,11 +35,9 @@ class Presets(Output):
     presets: list[PresetView]
 
 
-def _texts(asked: requests.PersonaChange | None) -> dict[str, Any]:
+def _texts(body: requests.PersonaChange | None) -> dict[str, Any]:
     return (
-        {about: text for about, text in requests.given_fields(asked).items() if text is not None}
-        if asked
-        else {}
+        {name: text for name, text in requests.given_fields(body).items() if text is not None} if body else {}
     )
 
 
@@ -54,29 +52,29 @@ def routes(service: Service) -> APIRouter:
         return Persona.model_validate(service.weave.presets.persona())
 
     @router.patch("/api/persona", summary="Change the system prompt and names that all windows share")
-    def patch_persona(asked: requests.PersonaChange) -> Persona:
-        return Persona.model_validate(service.weave.presets.change_persona(_texts(asked)))
+    def patch_persona(body: requests.PersonaChange) -> Persona:
+        return Persona.model_validate(service.weave.presets.change_persona(_texts(body)))
 
     @router.get("/api/presets", summary="List presets")
     def get_presets() -> Presets:
         return Presets.model_validate({"presets": service.weave.presets.list()})
 
     @router.put("/api/presets", summary="Save a preset; one of the same name is replaced")
-    def put_preset(asked: requests.SavePreset) -> PresetView:
-        presets, name = service.weave.presets, asked.name
-        if asked.settings is None and asked.persona is None:
-            return view_of(presets.save_from(name, asked.window))
-        settings: dict[str, Any] = requests.given_fields(asked.settings) if asked.settings else {}
-        return view_of(presets.save(name, settings, _texts(asked.persona)))
+    def put_preset(body: requests.SavePreset) -> PresetView:
+        presets, name = service.weave.presets, body.name
+        if body.settings is None and body.persona is None:
+            return view_of(presets.save_from(name, body.window))
+        settings: dict[str, Any] = requests.given_fields(body.settings) if body.settings else {}
+        return view_of(presets.save(name, settings, _texts(body.persona)))
 
     @router.post("/api/presets/rename", summary="Rename a preset")
-    def post_rename(asked: requests.RenamePreset) -> PresetView:
-        return view_of(service.weave.presets.rename(asked.name, asked.to))
+    def post_rename(body: requests.RenamePreset) -> PresetView:
+        return view_of(service.weave.presets.rename(body.name, body.to))
 
     @router.post("/api/presets/apply", summary="Apply a preset to one window or to all")
-    def post_apply(asked: requests.ApplyPreset) -> PresetView:
-        """What the preset does not contain stays as it is."""
-        return view_of(service.weave.presets.apply(asked.name, asked.window))
+    def post_apply(body: requests.ApplyPreset) -> PresetView:
+        """Settings and texts that the preset does not have stay unchanged."""
+        return view_of(service.weave.presets.apply(body.name, body.window))
 
     @router.delete("/api/presets", summary="Delete a preset")
     def delete_preset(name: PresetName) -> PresetView:

@@ -20,7 +20,7 @@ def routes(service: Service) -> APIRouter:
     @router.get("/api/memory", summary="Show the memory tree, or the part below a heading")
     def get_tree(
         path: Heading = "",
-        contents: Annotated[bool, Query(description="Also what the entries say.")] = False,
+        contents: Annotated[bool, Query(description="Include the contents of the entries.")] = False,
     ) -> views.MemoryTreeNode:
         tree = service.weave.memory_tools.tree.listing(path, contents=contents)
         return views.MemoryTreeNode.model_validate(tree)
@@ -30,10 +30,10 @@ def routes(service: Service) -> APIRouter:
         return views.MemoryEntry.model_validate(service.weave.memory_tools.tree.query(path, now=None))
 
     @router.put("/api/memory/entry", summary="Save a memory entry, or a new version of it")
-    def put_entry(asked: requests.SaveMemoryEntry) -> views.MemoryEntry:
-        weave, tokens = service.weave, asked.context_tokens
-        kept = weave.memory_tools.tree.save(asked.path, asked.content, now=weave.now(), context_tokens=tokens)
-        return views.MemoryEntry.model_validate(kept)
+    def put_entry(body: requests.SaveMemoryEntry) -> views.MemoryEntry:
+        weave, tokens = service.weave, body.context_tokens
+        entry = weave.memory_tools.tree.save(body.path, body.content, now=weave.now(), context_tokens=tokens)
+        return views.MemoryEntry.model_validate(entry)
 
     @router.delete("/api/memory/entry", summary="Delete a memory entry; its versions stay in the history")
     def delete_entry(path: Path, recursive: bool = False) -> views.DeletedEntries:
@@ -56,8 +56,8 @@ def routes(service: Service) -> APIRouter:
     ) -> views.MemoryMatches:
         tree, now = service.weave.memory_tools.tree, service.weave.now()
         days = service.weave.windows.settings().memory_decay_days
-        found = tree.query_heading(path, q or None, now=now, recency_bias=recency_bias, decay_days=days)
-        return views.MemoryMatches.model_validate({"matches": found})
+        matches = tree.query_heading(path, q or None, now=now, recency_bias=recency_bias, decay_days=days)
+        return views.MemoryMatches.model_validate({"matches": matches})
 
     @router.get("/api/notes", summary="Show the notes")
     def get_notes() -> views.Notes:
@@ -65,9 +65,9 @@ def routes(service: Service) -> APIRouter:
         return views.Notes(content=content, version=version)
 
     @router.put("/api/notes", summary="Replace the notes")
-    def put_notes(asked: requests.ReplaceNotes) -> views.Notes:
+    def put_notes(body: requests.ReplaceNotes) -> views.Notes:
         notes, now = service.weave.memory_tools.notes, service.weave.now()
-        written = notes.replace(asked.content, now=now, version=asked.version)
+        written = notes.replace(body.content, now=now, version=body.version)
         return views.Notes(content=written.document, version=written.version)
 
     return router

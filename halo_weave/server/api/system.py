@@ -52,12 +52,12 @@ def routes(service: Service, policy: Policy) -> APIRouter:
     router = APIRouter(tags=["Maintenance"])
 
     def all_settings(values: dict[str, Any]) -> views.SettingsView:
-        about = [
-            views.SettingDescription(**{**one, "choices": list(one["choices"])})
-            for one in described_settings()
+        described = [
+            views.SettingDescription(**{**setting, "choices": list(setting["choices"])})
+            for setting in described_settings()
         ]
         auto = service.weave.windows.automatic()
-        return views.SettingsView(described=about, values=values, auto=auto)
+        return views.SettingsView(described=described, values=values, auto=auto)
 
     @router.get("/api/status", summary="Show the status of model, embedder and memory")
     def get_status() -> views.Status:
@@ -68,9 +68,9 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         return all_settings(service.weave.windows.settings().as_mapping())
 
     @router.patch("/api/settings", summary="Change settings of all windows")
-    def patch_settings(asked: requests.SettingsChange) -> views.SettingsView:  # type: ignore[valid-type]
-        changes = requests.given_fields(asked)
-        values = service.weave.windows.change_settings(changes, reset=asked.reset)  # type: ignore[attr-defined]
+    def patch_settings(body: requests.SettingsChange) -> views.SettingsView:  # type: ignore[valid-type]
+        changes = requests.given_fields(body)
+        values = service.weave.windows.change_settings(changes, reset=body.reset)  # type: ignore[attr-defined]
         return all_settings(values.as_mapping())
 
     @router.get("/api/stats", summary="Show statistics of the memory")
@@ -117,13 +117,13 @@ def routes(service: Service, policy: Policy) -> APIRouter:
         name = f"halo-weave-{datetime.now(UTC):%Y-%m-%d}.{ending}"
         headers = {"content-disposition": f'attachment; filename="{name}"', "content-length": str(size)}
         pieces = _blocks(file)
-        first = next(pieces)  # begun, so that it closes the file even for a client that leaves at once
+        first = next(pieces)  # started, so that it closes the file even if the client disconnects at once
         return StreamedBody(iterate_in_threads(pieces, first), kind, headers)
 
     @router.post("/api/import", summary="Import a file into the memory", openapi_extra=FILE_BODY)
     async def post_import(request: Request) -> ImportResult:
         """The format is recognised. Stored conversations stay unchanged; importing again adds what is new."""
-        memory = service.whole.memory
+        memory = service.unrestricted_weave.memory
         with _spool_file(memory.folder) as file:
             async for piece in request.stream():
                 await run_in_threadpool(file.write, piece)
@@ -132,18 +132,18 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.get("/api/import", summary="Show the progress of an import")
     def get_import() -> ImportState:
-        return service.whole.memory.importing()
+        return service.unrestricted_weave.memory.importing()
 
     @router.post("/api/clear", summary="Delete the whole memory", status_code=204)
-    def post_clear(asked: requests.ClearMemory) -> None:
-        service.whole.memory.clear()
+    def post_clear(body: requests.ClearMemory) -> None:
+        service.unrestricted_weave.memory.clear()
 
     @router.post("/api/reindex", summary="Embed everything again", status_code=202)
-    def post_reindex(asked: requests.Reindex | None = None) -> EmbeddingState:
+    def post_reindex(body: requests.Reindex | None = None) -> EmbeddingState:
         """Runs in the background, with another embedder if one is named. Search keeps using the existing vectors
         meanwhile."""
-        memory = service.whole.memory
-        name = asked.embedder.strip() if asked and asked.embedder else None
+        memory = service.unrestricted_weave.memory
+        name = body.embedder.strip() if body and body.embedder else None
         if name is not None:
             check_embedder(name, any_path=not policy.key)
         return memory.embed_anew(name)
@@ -154,14 +154,14 @@ def routes(service: Service, policy: Policy) -> APIRouter:
 
     @router.post("/api/session", summary="Start a session: exchange the key for a cookie", status_code=204)
     def post_session(request: Request) -> Response:
-        """For requests that cannot send the key themselves: links and event sources of the page. It ends with the
+        """For requests of the page that cannot send the key in a header: links and event sources. Sessions end with the
         server."""
         answer = Response(status_code=204)
-        who = CURRENT_USER.get()
-        if who not in (None, UNKNOWN_USER):
+        person = CURRENT_USER.get()
+        if person not in (None, UNKNOWN_USER):
             policy.sessions.end(policy.session_of(request.headers))
-            mark = "" if who == OWNER else service.weave.people.key_mark(who) or ""
-            session = policy.sessions.begin(who, mark)
+            mark = "" if person == OWNER else service.weave.people.key_mark(person) or ""
+            session = policy.sessions.begin(person, mark)
             answer.set_cookie(policy.cookie, session, httponly=True, samesite="strict")
         return answer
 
@@ -184,7 +184,7 @@ def _spool_file(folder: Path) -> Iterator[IO[bytes]]:
     process is killed.
     """
     try:
-        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - who fills it closes it
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the caller closes it
         try:
             yield file
             file.flush()
@@ -193,7 +193,7 @@ def _spool_file(folder: Path) -> Iterator[IO[bytes]]:
             raise
     except OSError as error:
         raise StoreFull(
-            f"The file cannot be kept in {folder} for a while: {error.strerror or error}. Free some space there, then "
+            f"The temporary file cannot be written to {folder}: {error.strerror or error}. Free some space there, then "
             "try again."
         ) from error
 
@@ -210,11 +210,14 @@ TEXT = "text/plain; version=0.0.4; charset=utf-8"
 COUNTERS = {
     "turns": ("turns_total", "Turns that ended."),
     "failures": ("turn_failures_total", "Turns that failed."),
-    "tokens": ("tokens_total", "Tokens written."),
+    "tokens": ("tokens_total", "Tokens generated."),
     "seconds": ("turn_seconds_total", "Seconds that turns took."),
-    "writing_seconds": ("generation_seconds_total", "Seconds in which tokens were written."),
-    "own_seconds": ("overhead_seconds_total", "Seconds before the model was asked, recall among them."),
-    "recall_seconds": ("recall_seconds_total", "Seconds of that for finding what should be resurrected."),
+    "writing_seconds": ("generation_seconds_total", "Seconds in which tokens were generated."),
+    "own_seconds": (
+        "overhead_seconds_total",
+        "Seconds of turns before the model was called, including recall.",
+    ),
+    "recall_seconds": ("recall_seconds_total", "Seconds of recall: search and the recall plan."),
     "resurrected": ("chunks_resurrected_total", "Chunks that were resurrected."),
     "pruned": ("chunks_pruned_total", "Chunks that were pruned."),
     "store_errors": ("store_errors_total", "Turns that failed because of the store."),
@@ -241,7 +244,7 @@ def health_routes(service: Service) -> APIRouter:
 
     @router.get("/metrics")
     def get_metrics() -> PlainTextResponse:
-        return PlainTextResponse("".join(_lines(service.whole)), media_type=TEXT)
+        return PlainTextResponse("".join(_lines(service.unrestricted_weave)), media_type=TEXT)
 
     return router
 
@@ -253,17 +256,23 @@ def _lines(weave: Weave) -> Iterator[str]:
     yield _head(
         "prompt_tokens_total", "counter", "Tokens of prompts, by where their keys and values came from."
     )
-    for how in PREFILL_KINDS:
-        yield f'halo_weave_prompt_tokens_total{{from="{how}"}} {sums[how]}\n'
+    for kind in PREFILL_KINDS:
+        yield f'halo_weave_prompt_tokens_total{{from="{kind}"}} {sums[kind]}\n'
     yield _metric(
-        "turns_running", "gauge", "Turns under way or waiting for the model.", len(weave.turns.generating())
+        "turns_running",
+        "gauge",
+        "Turns that are running or waiting for the model.",
+        len(weave.turns.generating()),
     )
     yield _metric(
         "turns_waiting", "gauge", "Of these, turns that wait for their first token.", weave.turns.waiting
     )
-    pace = sums["tokens"] / sums["writing_seconds"] if sums["writing_seconds"] else 0
+    rate = sums["tokens"] / sums["writing_seconds"] if sums["writing_seconds"] else 0
     yield _metric(
-        "tokens_per_second", "gauge", "Tokens written a second, on average since the start.", f"{pace:.4g}"
+        "tokens_per_second",
+        "gauge",
+        "Generated tokens per second, on average since the start.",
+        f"{rate:.4g}",
     )
     yield _metric(
         "event_clients", "gauge", "Clients that follow the events of a window.", weave.turns.watchers

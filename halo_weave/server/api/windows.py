@@ -18,16 +18,20 @@ from halo_weave.server.service import Service
 from halo_weave.server.sse import EventStream, describe_events, follow_events
 from halo_weave.settings import FIELDS
 
-EventId = Annotated[str | None, Query(max_length=100, description="The id of the event seen last.")]
+EventId = Annotated[
+    str | None, Query(max_length=100, description="The id of the last event that the client has.")
+]
 MAX_WATCHERS = 256
 EXAMPLE = 'id: 3f9a01bc-17\nevent: token\ndata: {"id":260,"position":"42","text":" Mochi","tool":false}\n\n'
 
 
-def _own_settings(asked: BaseModel | None) -> tuple[dict[str, Any], list[str]]:
-    """The window's own settings, and those that follow the setting for all: null, where a setting cannot be empty."""
-    given = requests.given_fields(asked) if asked else {}
-    reset = [name for name, value in given.items() if value is None and not FIELDS[name].metadata["optional"]]
-    return {name: value for name, value in given.items() if name not in reset}, reset
+def _own_settings(body: BaseModel | None) -> tuple[dict[str, Any], list[str]]:
+    """The window's own settings, and the names of those to reset: null for a setting that cannot be empty."""
+    fields = requests.given_fields(body) if body else {}
+    reset = [
+        name for name, value in fields.items() if value is None and not FIELDS[name].metadata["optional"]
+    ]
+    return {name: value for name, value in fields.items() if name not in reset}, reset
 
 
 def routes(service: Service) -> APIRouter:
@@ -41,8 +45,8 @@ def routes(service: Service) -> APIRouter:
         return views.Windows.model_validate({"windows": service.weave.windows.list()})
 
     @router.post("", summary="Create a window", status_code=201)
-    def post_window(asked: requests.NewWindow) -> views.Window:
-        named = {name: value for name, value in requests.given_fields(asked).items() if value is not None}
+    def post_window(body: requests.NewWindow) -> views.Window:
+        named = {name: value for name, value in requests.given_fields(body).items() if value is not None}
         settings, _ = _own_settings(named.pop("settings", None))
         return state(service.weave.windows.create(**named, settings=settings).id)
 
@@ -51,18 +55,18 @@ def routes(service: Service) -> APIRouter:
         return state(window_id)
 
     @router.patch("/{window_id}", summary="Change a window")
-    def patch_window(window_id: WindowId, asked: requests.WindowChange) -> views.Window:
-        changes = requests.given_fields(asked)
+    def patch_window(window_id: WindowId, body: requests.WindowChange) -> views.Window:
+        changes = requests.given_fields(body)
         own = changes.pop("settings", None)
         settings, reset = _own_settings(own)
-        service.weave.windows.change(window_id, **changes, settings=settings, reset=[*asked.reset, *reset])
+        service.weave.windows.change(window_id, **changes, settings=settings, reset=[*body.reset, *reset])
         return state(window_id)
 
     @router.delete("/{window_id}", summary="Delete a window; its text stays in memory", status_code=204)
     def delete_window(window_id: WindowId) -> None:
         service.weave.windows.delete(window_id)
 
-    # The turn
+    # Turns
 
     @router.post("/{window_id}/prune", summary="Prune a window to its budget now", tags=["Turns"])
     def post_prune(window_id: WindowId) -> views.PruneResult:
@@ -91,7 +95,7 @@ def routes(service: Service) -> APIRouter:
             )
         return EventStream(follow_events(hub, last_event_id or after))
 
-    # Looking
+    # Reading
 
     @router.get(
         "/{window_id}/context",
@@ -156,8 +160,8 @@ def routes(service: Service) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> views.DeletedChunks:
         """Most recently deleted first."""
-        total, found = service.weave.windows.deleted(window_id, offset=offset, limit=limit)
-        return views.DeletedChunks.model_validate({"total": total, "items": found})
+        total, chunks = service.weave.windows.deleted(window_id, offset=offset, limit=limit)
+        return views.DeletedChunks.model_validate({"total": total, "items": chunks})
 
     @router.get(
         "/{window_id}/pruned", summary="List pruned chunks between two positions", tags=["Context and search"]
@@ -172,8 +176,8 @@ def routes(service: Service) -> APIRouter:
         """In order of time. Without `from` from the beginning, without `to` to the end."""
         start = 0 if first is None else requests.parse_position(first)
         end = 2**63 - 1 if last is None else requests.parse_position(last)
-        whole, found = service.weave.windows.gap(window_id, start, end, offset=offset, limit=limit)
-        pruned_page = {"total": whole.chunks, "tokens": whole.tokens, "items": found}
+        gap, chunks = service.weave.windows.gap(window_id, start, end, offset=offset, limit=limit)
+        pruned_page = {"total": gap.chunks, "tokens": gap.tokens, "items": chunks}
         return views.PrunedBetween.model_validate(pruned_page, context=service.weave.windows.names())
 
     @router.get(
@@ -207,14 +211,14 @@ def routes(service: Service) -> APIRouter:
         summary="Resurrect the chunks behind a memory entry",
         tags=["Notes and structured memory"],
     )
-    def post_inject(window_id: WindowId, asked: requests.InjectMemoryEntry) -> views.InjectionResult:
+    def post_inject(window_id: WindowId, body: requests.InjectMemoryEntry) -> views.InjectionResult:
         """The newest exchange is never pruned. If none of it fits, nothing is pruned, and the response says what is
         missing."""
-        done = service.weave.memory_tools.inject(window_id, asked.path)
+        injection = service.weave.memory_tools.inject(window_id, body.path)
         return views.InjectionResult(
-            resurrected=[str(one.key) for one in done.resurrected],
-            cost=sum(one.cost for one in done.resurrected),
-            pruned=[str(one.key) for one in done.pruned],
+            resurrected=[str(chunk.key) for chunk in injection.resurrected],
+            cost=sum(chunk.cost for chunk in injection.resurrected),
+            pruned=[str(chunk.key) for chunk in injection.pruned],
         )
 
     return router

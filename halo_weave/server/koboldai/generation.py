@@ -50,24 +50,24 @@ def has_instruct_tags(text: str) -> bool:
 
 
 def tokenize_instruct(engine: Engine, text: str) -> Ids:
-    """The tokens of an instruction prompt. The text before the first marker is its frame; the last output is continued."""
-    before, *found = _TAG.split(_END_TAG.sub("", text))
+    """The tokens of a prompt with instruct tags. Text before the first tag is the system prompt; the last output is continued."""
+    before, *parts_by_tag = _TAG.split(_END_TAG.sub("", text))
     system, messages = [before.strip()], list[ChatMessage]()
-    begun = ""
-    for place, (kind, said) in enumerate(zip(found[::2], found[1::2], strict=True)):
+    reply_start = ""
+    for place, (kind, said) in enumerate(zip(parts_by_tag[::2], parts_by_tag[1::2], strict=True)):
         words = said.strip()
         if kind == "SYSTEM":
             system.append(words)
-        elif kind == "OUTPUT" and place == len(found) // 2 - 1:
-            begun = said.lstrip()
+        elif kind == "OUTPUT" and place == len(parts_by_tag) // 2 - 1:
+            reply_start = said.lstrip()
         elif words:
             messages.append(ChatMessage("user" if kind == "INPUT" else "assistant", words))
     frame = "\n\n".join(part for part in system if part)
     talk = [ChatMessage("system", frame), *messages] if frame else messages
     pieces = engine.chat(talk or [ChatMessage("user", "")]).pieces
     parts = [engine.tokenize(piece.text, special=not piece.said).ids for piece in pieces if piece.text]
-    if begun:
-        parts.append(engine.tokenize(begun).ids)
+    if reply_start:
+        parts.append(engine.tokenize(reply_start).ids)
     return np.concatenate(parts).astype(np.int32)
 
 
@@ -116,10 +116,13 @@ class KoboldInput(Input):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        """Clients send null for what they do not choose."""
-        told = isinstance(given, dict)
-        return {key: one for key, one in given.items() if one is not None} if told else given
+    def _without_nulls(cls, body: Any) -> Any:
+        """Drop fields that are null: clients send null for the default."""
+        return (
+            {key: value for key, value in body.items() if value is not None}
+            if isinstance(body, dict)
+            else body
+        )
 
 
 class TextToken(Output):
@@ -152,7 +155,7 @@ class Detokenized(Output):
 
 
 class Generate(KoboldInput):
-    """If both `prompt` and `input_ids` are given, the ids count."""
+    """If both `prompt` and `input_ids` are sent, `input_ids` is used."""
 
     prompt: _Text | None = None
     input_ids: _TokenIds | None = None
@@ -167,10 +170,10 @@ class Generate(KoboldInput):
         default=[], max_length=_MAX_STOPS
     )
     output_attentions: bool = False
-    output_hidden_states: bool = Field(default=False, description="Refused: hidden states are not given out.")
+    output_hidden_states: bool = Field(default=False, description="Not supported.")
     attention_format: Literal["aggregated", "per_layer"] = Field(
         default="aggregated",
-        description="One row, the mean over layers and heads; or all rows, layers × heads × context.",
+        description="`aggregated`: one row, the mean over layers and heads. `per_layer`: layers × heads × context.",
     )
     request_id: str | None = Field(default=None, max_length=200, pattern=TEXT_PATTERN)
     genkey: str | None = Field(
@@ -185,14 +188,14 @@ class Generate(KoboldInput):
     remote_kv: RemoteKvRequest | None = Field(
         default=None, description="Additional fields of another Halo Weave."
     )
-    # Sent by clients of the family; they have no effect here.
+    # Sent by KoboldAI clients; without effect.
     max_context_length: Any = Field(None, description="Without effect: the model's own context holds.")
     quiet: Any = _IGNORED
     sampler_order: Any = _IGNORED
 
     @property
     def is_koboldai_client(self) -> bool:
-        """Whether the client is one of KoboldAI, which does not know the prototype's messages."""
+        """Whether it is a KoboldAI client, which does not know the prototype's messages."""
         prototype = {
             "input_ids",
             "output_attentions",
@@ -200,7 +203,7 @@ class Generate(KoboldInput):
             "request_id",
             "output_hidden_states",
         }
-        family = {
+        koboldai_client = {
             "genkey",
             "max_context_length",
             "quiet",
@@ -209,11 +212,11 @@ class Generate(KoboldInput):
             "trim_stop",
             "replace_instruct_placeholders",
         }
-        return bool(self.model_fields_set & family) and not self.model_fields_set & prototype
+        return bool(self.model_fields_set & koboldai_client) and not self.model_fields_set & prototype
 
     @property
     def wants_mean_only(self) -> bool:
-        """Whether the client is the prototype's page: it only uses the mean over layers and heads."""
+        """Whether it is the prototype's page, which uses only the mean over layers and heads."""
         return self.request_id is not None and "attention_format" not in self.model_fields_set
 
     @cached_property
@@ -290,12 +293,12 @@ class GeneratedMessage(RootModel[Any]):
     root: TokenMessage | DoneMessage | ErrorMessage | FamilyMessage
 
 
-def _tokenize(engine: Engine, asked: Tokenize) -> Tokenized:
-    tokens = engine.tokenize(asked.text, special=True)
-    if asked.add_special_tokens:
+def _tokenize(engine: Engine, request: Tokenize) -> Tokenized:
+    tokens = engine.tokenize(request.text, special=True)
+    if request.add_special_tokens:
         tokens = _bos_token(engine) + tokens
     ids = tokens.ids.tolist()
-    texts = tokens.spelled() if asked.with_pieces else [None] * len(ids)
+    texts = tokens.spelled() if request.with_pieces else [None] * len(ids)
     pairs = [TextToken(token_id=id, text=text) for id, text in zip(ids, texts, strict=True)]
     return Tokenized(tokens=pairs, token_ids=ids, token_count=len(ids))
 
@@ -315,13 +318,13 @@ def _known_ids(engine: Engine, ids: Sequence[int]) -> Ids:
     return np.array(ids, np.int32)
 
 
-def prompt_of(engine: Engine, asked: Generate) -> Prompt:
-    if asked.prompt is None and asked.input_ids is None:
+def prompt_of(engine: Engine, request: Generate) -> Prompt:
+    if request.prompt is None and request.input_ids is None:
         raise BadInput("Send a prompt, as text or as input_ids.")
-    text = (asked.memory or "") + (asked.prompt or "")
-    if asked.input_ids is not None:
-        ids = _known_ids(engine, asked.input_ids)
-    elif asked.replace_instruct_placeholders and has_instruct_tags(text):
+    text = (request.memory or "") + (request.prompt or "")
+    if request.input_ids is not None:
+        ids = _known_ids(engine, request.input_ids)
+    elif request.replace_instruct_placeholders and has_instruct_tags(text):
         ids = tokenize_instruct(engine, text)
     else:
         ids = engine.tokenize(text, special=True).ids
@@ -332,15 +335,15 @@ def prompt_of(engine: Engine, asked: Generate) -> Prompt:
     return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
 
 
-def _attention(step: Step | None, asked: Generate, model: ModelInfo) -> dict[str, Any] | None:
+def _attention(step: Step | None, request: Generate, model: ModelInfo) -> dict[str, Any] | None:
     """One step's rows in the prototype's format; None if the engine has none."""
-    row, form = None if step is None else step.row, asked.attention_format
+    row, form = None if step is None else step.row, request.attention_format
     values = None if row is None else row.raw if form == "per_layer" else row.tokens
     if values is None:
         return None
     if form == "per_layer":
         values = values.reshape(model.layers, model.heads, -1)
-    elif asked.wants_mean_only:
+    elif request.wants_mean_only:
         values = values.reshape(1, 1, -1)
     return {
         "format": form,
@@ -359,27 +362,27 @@ def _event(data: dict[str, Any]) -> bytes:
 def _event_lines(
     engine: Engine,
     running: StatelessRuns,
-    asked: Generate,
+    request: Generate,
     prompt: Prompt,
     generation_history: GenerationHistory,
 ) -> Generator[bytes, None, None]:
-    """The text as server-sent events, token by token. A stop string is sent, too: clients look for it."""
-    name, family = asked.name, asked.is_koboldai_client
-    if asked.output_hidden_states:
-        sentence = "Hidden states are not given out here: llama.cpp keeps them inside. Ask without them."
+    """The generated tokens as server-sent events. A stop string is sent, too, since clients look for it."""
+    name, koboldai_client = request.name, request.is_koboldai_client
+    if request.output_hidden_states:
+        sentence = "output_hidden_states is not supported. Send the request without it."
         yield _event({"type": "error", "request_id": name, "message": sentence})
         return
     with running.take(name) as (window, stop):
         yield b": reading\n\n"
         try:
-            for token in generate_tokens(engine, window, stop, asked, prompt, generation_history):
-                if family:
+            for token in generate_tokens(engine, window, stop, request, prompt, generation_history):
+                if koboldai_client:
                     yield _event({"token": token.shown, "finish_reason": _KOBOLD_REASONS.get(token.reason)})
                 elif token.reason is None:
                     pair = {"token_id": token.id, "text": token.text}
                     said: dict[str, Any] = {"type": "token", "request_id": name, "token": pair}
-                    if asked.output_attentions:
-                        said["attention"] = _attention(token.step, asked, engine.info)
+                    if request.output_attentions:
+                        said["attention"] = _attention(token.step, request, engine.info)
                     yield _event(said)
                 else:
                     ended = {"finish_reason": token.reason, "total_tokens": token.count}
@@ -394,7 +397,7 @@ class GeneratedToken:
 
     id: int = 0
     text: str = ""  # whole characters only
-    shown: str = ""  # the text without a stop string, if that is to be left out
+    shown: str = ""  # the text to show: without the stop string, if `trim_stop`
     count: int = 0
     reason: StopReason | None = None
     step: Step | None = None
@@ -402,7 +405,7 @@ class GeneratedToken:
 
 @dataclass(slots=True)
 class GenerationHistory:
-    """Recent generations, for clients that ask for them: text by key while it grows, and figures of the last one."""
+    """Recent generations, for clients that poll them: text by key while it grows, and statistics of the last one."""
 
     texts: dict[str, str] = field(default_factory=dict)
     count: int = 0
@@ -410,7 +413,7 @@ class GenerationHistory:
     last_reading: float = 0.0
     last_writing: float = 0.0
     last_reason: str = ""
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
     def note(self, name: str, text: str) -> None:
         self.texts[name] = text
@@ -422,47 +425,48 @@ def generate_tokens(
     engine: Engine,
     window: str,
     stop: Event,
-    asked: Generate,
+    request: Generate,
     prompt: Prompt,
     generation_history: GenerationHistory,
 ) -> Iterator[GeneratedToken]:
     """Generate token by token, up to and including a stop string."""
-    capture = Capture(raw=asked.attention_format == "per_layer") if asked.output_attentions else None
+    capture = Capture(raw=request.attention_format == "per_layer") if request.output_attentions else None
     decoder = getincrementaldecoder("utf-8")("replace")
-    name, text, count, began, met = asked.name, "", 0, time.perf_counter(), False
-    holding = bool(asked.stop_sequence) and asked.trim_stop
-    longest = max((len(one) for one in asked.stop_sequence), default=0)
-    told = 0  # characters that were sent
+    name, text, count, started, found_stop = request.name, "", 0, time.perf_counter(), False
+    trims = bool(request.stop_sequence) and request.trim_stop
+    longest = max((len(stop_text) for stop_text in request.stop_sequence), default=0)
+    sent = 0  # number of characters that were sent
     steps = engine.generate(
-        window, prompt, asked.sampling, capture, mode="exact", stopped=lambda: met or stop.is_set()
+        window, prompt, request.sampling, capture, mode="exact", stopped=lambda: found_stop or stop.is_set()
     )
     try:
         for step in steps:
             if isinstance(step, PrefillResult):
-                generation_history.last_reading, began = step.seconds, time.perf_counter()
-            elif isinstance(step, Step) and not met:
+                generation_history.last_reading, started = step.seconds, time.perf_counter()
+            elif isinstance(step, Step) and not found_stop:
                 piece = decoder.decode(step.piece)
                 text, count = text + piece, count + 1
-                reach = text[-(longest + len(piece)) :]
+                recent = text[-(longest + len(piece)) :]
                 at = min(
-                    (place for one in asked.stop_sequence if (place := reach.find(one)) >= 0), default=-1
+                    (place for stop_text in request.stop_sequence if (place := recent.find(stop_text)) >= 0),
+                    default=-1,
                 )
-                met = at >= 0
+                found_stop = at >= 0
                 end = len(text)
-                if holding:
-                    end = len(text) - len(reach) + at if met else max(told, len(text) - longest + 1)
-                shown, told = text[told:end], max(told, end)
+                if trims:
+                    end = len(text) - len(recent) + at if found_stop else max(sent, len(text) - longest + 1)
+                shown, sent = text[sent:end], max(sent, end)
                 generation_history.note(name, text[:end])
                 yield GeneratedToken(step.id, piece, shown, count, None, step)
             elif isinstance(step, GenerationEnd):
-                reason: StopReason = "stop" if met else step.reason
-                rest = "" if met else text[told:]
+                reason: StopReason = "stop" if found_stop else step.reason
+                rest = "" if found_stop else text[sent:]
                 generation_history.count, generation_history.last_tokens, generation_history.last_reason = (
                     generation_history.count + 1,
                     count,
                     reason,
                 )
-                generation_history.last_writing = time.perf_counter() - began
+                generation_history.last_writing = time.perf_counter() - started
                 yield GeneratedToken(shown=rest, count=count, reason=reason)
     finally:
         close = getattr(steps, "close", None)
@@ -474,27 +478,26 @@ async def _read_text_request(request: Request) -> Tokenize:
     """The request as JSON, or as plain text."""
     plain = request.headers.get("content-type", "").partition(";")[0].strip().lower() == "text/plain"
     try:
-        asked = await _read_plain_text(request) if plain else await request.json()
+        body = await _read_plain_text(request) if plain else await request.json()
     except (ValueError, RecursionError):
         raise BadInput(
             'The body is neither JSON like {"text": …} nor, as text/plain, text in UTF-8.'
         ) from None
     try:
-        return Tokenize.model_validate(asked)
+        return Tokenize.model_validate(body)
     except ValidationError as error:
-        wrong = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(wrong) from None
+        details = [{**detail, "loc": ("body", *detail["loc"])} for detail in error.errors()]
+        raise RequestValidationError(details) from None
 
 
 async def _read_plain_text(request: Request) -> Any:
-    """The prototype's page sends JSON as text/plain, to avoid a CORS preflight request. Other text is the prompt
-    itself."""
+    """The body of a text/plain request: JSON from the prototype's page, which avoids a CORS preflight this way, or a prompt."""
     text = (await request.body()).decode()
     try:
-        found = json.loads(text) if text.lstrip().startswith("{") else None
+        body = json.loads(text) if text.lstrip().startswith("{") else None
     except (ValueError, RecursionError):
-        found = None
-    return found if isinstance(found, dict) and isinstance(found.get("text"), str) else {"text": text}
+        body = None
+    return body if isinstance(body, dict) and isinstance(body.get("text"), str) else {"text": text}
 
 
 _EXAMPLE = 'event: message\ndata: {"type":"token","token":{"token_id":260,"text":" Mochi"}}\n\n'
@@ -514,7 +517,7 @@ def routes(
     running: Callable[[], StatelessRuns],
     generation_history: Callable[[], GenerationHistory],
 ) -> APIRouter:
-    """The prototype's addresses. `engine` raises an error while there is none."""
+    """The prototype's API. `engine` raises an error while no model is loaded."""
     router = APIRouter(tags=["Prototype"])
 
     @router.get("/api/v1/model", summary="Show the model")
@@ -523,12 +526,11 @@ def routes(
 
     @router.post("/api/v1/tokenize", summary="Convert text to tokens", openapi_extra=_TEXT_BODY)
     async def tokenize_text(request: Request) -> Tokenized:
-        asked = await _read_text_request(request)
-        return await anyio.to_thread.run_sync(_tokenize, engine(), asked)
+        return await anyio.to_thread.run_sync(_tokenize, engine(), await _read_text_request(request))
 
     @router.post("/api/v1/detokenize", summary="Convert tokens to text")
-    def detokenize_ids(asked: Detokenize) -> Detokenized:
-        ids = _known_ids(engine(), asked.token_ids)
+    def detokenize_ids(request: Detokenize) -> Detokenized:
+        ids = _known_ids(engine(), request.token_ids)
         return Detokenized(text=engine().pieces(ids).text)
 
     @router.post(
@@ -538,23 +540,23 @@ def routes(
         status_code=200,
         responses={200: describe_events([("message", GeneratedMessage)], _EXAMPLE, numbered=False)},
     )
-    async def generate_text(asked: Generate) -> EventStream:
+    async def generate_text(request: Generate) -> EventStream:
         def begin() -> tuple[Generator[bytes, None, None], bytes]:
-            prompt = prompt_of(engine(), asked)
-            if asked.remote_kv:
-                check_may_send_grammar(asked.remote_kv.grammar)
-                sampling = replace(asked.sampling, grammar=asked.remote_kv.grammar)
+            prompt = prompt_of(engine(), request)
+            if request.remote_kv:
+                check_may_send_grammar(request.remote_kv.grammar)
+                sampling = replace(request.sampling, grammar=request.remote_kv.grammar)
                 ids = prompt.segments[0].ids
-                lines = stream_generation(engine(), running(), asked.name, ids, sampling, asked.remote_kv)
+                lines = stream_generation(engine(), running(), request.name, ids, sampling, request.remote_kv)
             else:
-                lines = _event_lines(engine(), running(), asked, prompt, generation_history())
+                lines = _event_lines(engine(), running(), request, prompt, generation_history())
             return lines, next(lines)
 
         return EventStream(iterate_in_threads(*await anyio.to_thread.run_sync(begin)))
 
     @router.post("/api/extra/abort", summary="Stop generating")
-    def stop_generating(asked: Abort | None = None) -> Aborted:
-        name = (asked.request_id or asked.genkey) if asked else None
+    def stop_generating(request: Abort | None = None) -> Aborted:
+        name = (request.request_id or request.genkey) if request else None
         return Aborted(success=running().stop(name))
 
     return router

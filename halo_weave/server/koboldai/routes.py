@@ -63,12 +63,12 @@ class KoboldTexts(Output):
 
 
 class KoboldPerf(Output):
-    """Figures of the last generation, in seconds and tokens."""
+    """Statistics of the last generation, in seconds and tokens."""
 
     last_process: float
     last_eval: float
     last_token_count: int
-    stop_reason: int = Field(description="-1: none, 0: out of tokens, 1: the end, 2: a stop text.")
+    stop_reason: int = Field(description="-1: none, 0: length limit, 1: end of generation, 2: stop string.")
     total_gens: int
     queue: int
     idle: int = Field(description="1 if nothing is being generated.")
@@ -97,9 +97,7 @@ def routes(
     def get_max_context() -> KoboldValue:
         return KoboldValue(value=engine().info.context)
 
-    @router.get(
-        "/api/extra/true_max_context_length", summary="Show how many tokens the model can really read"
-    )
+    @router.get("/api/extra/true_max_context_length", summary="Show the context length of the model")
     def get_true_max_context() -> KoboldValue:
         return KoboldValue(value=engine().info.context)
 
@@ -108,25 +106,23 @@ def routes(
         return KoboldValue(value=_DEFAULT_LENGTH)
 
     @router.post("/api/extra/tokencount", summary="Count the tokens of a text")
-    def post_token_count(asked: CountTokens) -> TokenCount:
-        ids = engine().tokenize(asked.prompt, special=True).ids.tolist()
+    def post_token_count(request: CountTokens) -> TokenCount:
+        ids = engine().tokenize(request.prompt, special=True).ids.tolist()
         return TokenCount(value=len(ids), ids=ids)
 
     @router.post("/api/v1/generate", summary="Generate a text")
-    async def post_generate(asked: Generate, request: Request) -> KoboldTexts:
-        return await anyio.to_thread.run_sync(
-            _generate_text, engine(), running(), generation_history(), asked
-        )
+    async def post_generate(body: Generate, request: Request) -> KoboldTexts:
+        return await anyio.to_thread.run_sync(_generate_text, engine(), running(), generation_history(), body)
 
     @router.post("/api/extra/generate/check", summary="Show what was generated so far")
-    def post_check(asked: CheckText | None = None) -> KoboldTexts:
+    def post_check(request: CheckText | None = None) -> KoboldTexts:
         """By the genkey of the request; without one, the last generation."""
-        name = asked.genkey if asked else None
+        name = request.genkey if request else None
         texts = generation_history().texts
         text = texts.get(name, "") if name else next(reversed(texts.values()), "")
         return KoboldTexts(results=[KoboldText(text=text)])
 
-    @router.get("/api/extra/perf", summary="Show figures of the last generation")
+    @router.get("/api/extra/perf", summary="Show statistics of the last generation")
     def get_perf() -> KoboldPerf:
         busy, own = len(running().running), generation_history()
         return KoboldPerf(
@@ -137,7 +133,7 @@ def routes(
             total_gens=own.count,
             queue=busy,
             idle=int(not busy),
-            uptime=time.monotonic() - own.began,
+            uptime=time.monotonic() - own.started,
         )
 
     return router
@@ -148,11 +144,11 @@ class CheckText(KoboldInput):
 
 
 def _generate_text(
-    engine: Engine, running: StatelessRuns, generation_history: GenerationHistory, asked: Generate
+    engine: Engine, running: StatelessRuns, generation_history: GenerationHistory, request: Generate
 ) -> KoboldTexts:
-    prompt = prompt_of(engine, asked)
-    with running.take(asked.name) as (window, stop):
-        tokens: list[Any] = list(generate_tokens(engine, window, stop, asked, prompt, generation_history))
+    prompt = prompt_of(engine, request)
+    with running.take(request.name) as (window, stop):
+        tokens: list[Any] = list(generate_tokens(engine, window, stop, request, prompt, generation_history))
     reason = "length" if tokens[-1].reason in ("length", "context") else "stop"
     text = "".join(token.shown for token in tokens)
     return KoboldTexts(results=[KoboldText(text=text, finish_reason=reason)])

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from halo_weave.chat.memory import McpMemory
 
-WRITES_HEADER = "x-halo-writes"  # `yes` or `no`: whether the user allowed our own proxy to write
+WRITES_HEADER = "x-halo-writes"  # sent by our stdio proxy, `yes` or `no`: whether the user allows it to write
 
 
 class McpEndpoint:
@@ -23,8 +23,8 @@ class McpEndpoint:
         self._running: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = Headers(scope=scope).get(WRITES_HEADER)
-        writes = self._writes if asked is None else asked == "yes"
+        requested = Headers(scope=scope).get(WRITES_HEADER)
+        writes = self._writes if requested is None else requested == "yes"
         if writes not in self._managers:
             self._managers[writes] = asyncio.get_running_loop().create_future()
             task = asyncio.create_task(self._run(writes, self._managers[writes]))
@@ -51,7 +51,7 @@ class McpEndpoint:
         from halo_weave.server.mcp.tools import memory_server
 
         server = memory_server(self._library, writes=writes)
-        # Host and origin were checked before. No state is kept between requests, so clients survive a restart.
+        # AuthMiddleware has checked host and origin. There is no state between requests, so clients survive a restart.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
         server.streamable_http_app(json_response=True, stateless_http=True, transport_security=unchecked)
         return server.session_manager

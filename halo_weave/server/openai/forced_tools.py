@@ -17,11 +17,11 @@ from halo_weave.server.errors import OpenAiError
 _CLOSING = re.compile(r'(?:,[^{}]*(?=\}))?"?[\s}\]]*')
 
 
-def tool_call_grammar(engine: Engine, tools: str, wanted: str, effort: str | None) -> str:
-    """The grammar of a forced call. `wanted`: the tool to call; empty: any of them.
+def tool_call_grammar(engine: Engine, tools: str, name: str, effort: str | None) -> str:
+    """The grammar of a forced call. `name`: the tool to call; empty: any tool.
 
-    The model may think first. If the template writes arguments as JSON, they match the tool's schema; otherwise only
-    the name is certain.
+    The model may think first. If the template writes arguments as JSON, they match the tool's schema; otherwise the
+    grammar only fixes the name.
     """
     text, prompt = _rendered_call(engine, tools, effort)
     marks, begin = engine.facts.marks, ""
@@ -32,22 +32,22 @@ def tool_call_grammar(engine: Engine, tools: str, wanted: str, effort: str | Non
         thought = f"{until(marks.close)} [ \\n]*"
         begin = thought if marks.opened_by(prompt) else f'("{marks.open}" {thought})?'
     functions = [tool["function"] for tool in json.loads(tools)]
-    options = [_call_rule(text, one) for one in functions if wanted in ("", one["name"])]
+    options = [_call_rule(text, function) for function in functions if name in ("", function["name"])]
     if not options:
-        sentence = f"tool_choice names {wanted[:80]!r}, which is not among the tools."
+        sentence = f"tool_choice names {name[:80]!r}, which is not among the tools."
         raise OpenAiError(400, "invalid_value", sentence, param="tool_choice")
     return grammar_of_one(begin, options)
 
 
 def _rendered_call(engine: Engine, tools: str, effort: str | None) -> tuple[str, str]:
     """The text that the template writes for a call after its generation prompt, and that prompt."""
-    declared, asked = parse_tool_declarations(tools), ChatMessage("user", "a")
+    declared, question = parse_tool_declarations(tools), ChatMessage("user", "a")
     talk = [
-        asked,
+        question,
         ChatMessage("assistant", "", calls=(PROBE_CALL,)),
         ChatMessage("tool", "qzResult", answers=PROBE_CALL),
     ]
-    alone = engine.chat([asked], effort=effort, tools=declared)
+    alone = engine.chat([question], effort=effort, tools=declared)
     whole = engine.chat(talk, effort=effort, tools=declared).text
     same = common_prefix(alone.text, whole)
     cut = same.rfind("<")
@@ -55,12 +55,14 @@ def _rendered_call(engine: Engine, tools: str, effort: str | None) -> tuple[str,
         same = same[: max(0, cut)]
     text = whole[len(same) :].partition("qzResult")[0]
     format = engine.facts.tools
-    if PROBE_CALL.name not in text and format is not None:  # it describes calls only in words
-        about = {
+    if (
+        PROBE_CALL.name not in text and format is not None
+    ):  # the template describes calls, but does not write them
+        call = {
             format.name_key or "name": PROBE_CALL.name,
             format.arguments_key or "arguments": PROBE_CALL.arguments,
         }
-        text = f"{format.open}\n{json.dumps(about)}"
+        text = f"{format.open}\n{json.dumps(call)}"
     return text, alone.pieces[-1].text
 
 
@@ -70,8 +72,8 @@ def _call_rule(text: str, function: dict[str, Any]) -> tuple[str, Any, str]:
     arguments = re.search(r"\{[^{}]*qzText[^{}]*\}", text)
     if arguments is None or not _is_probe(arguments[0]):
         return text[:name] + function["name"], None, ""
-    behind = name > arguments.start()
-    closing = _CLOSING.match(text, name + len(PROBE_CALL.name) if behind else arguments.end())
+    name_last = name > arguments.start()
+    closing = _CLOSING.match(text, name + len(PROBE_CALL.name) if name_last else arguments.end())
     end = closing.end() if closing else arguments.end()
     before, after = (
         part.replace(PROBE_CALL.name, function["name"])

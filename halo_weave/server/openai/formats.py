@@ -26,7 +26,7 @@ class ReplyPiece:
     call: dict[str, Any] | None = None  # a whole tool call
 
 
-EMPTY_PIECE = ReplyPiece("")  # for a reply that is polled
+EMPTY_PIECE = ReplyPiece("")  # nothing new yet, in a reply that is polled
 
 
 @dataclass(slots=True)
@@ -108,14 +108,14 @@ def logprob_of(piece: ReplyPiece) -> dict[str, Any]:
     }
 
 
-def text_logprobs(known: list[dict[str, Any]]) -> dict[str, Any]:
-    """Log-probabilities in the older format of text completions."""
-    lengths = [len(one["token"]) for one in known]
+def text_logprobs(tokens: list[dict[str, Any]]) -> dict[str, Any]:
+    """Log-probabilities in the format of `/v1/completions`."""
+    lengths = [len(token["token"]) for token in tokens]
     return {
-        "tokens": [one["token"] for one in known],
-        "token_logprobs": [one["logprob"] for one in known],
+        "tokens": [token["token"] for token in tokens],
+        "token_logprobs": [token["logprob"] for token in tokens],
         "top_logprobs": [
-            {other["token"]: other["logprob"] for other in one["top_logprobs"]} or None for one in known
+            {other["token"]: other["logprob"] for other in token["top_logprobs"]} or None for token in tokens
         ],
         "text_offset": [sum(lengths[:i]) for i in range(len(lengths))],
     }
@@ -154,7 +154,10 @@ def sum_usages(usages: list[Usage]) -> Usage:
     """The usage of several choices: the prompt counts once."""
     first = usages[0]
     return Usage(
-        first.prompt, first.cached, sum(one.written for one in usages), sum(one.thought for one in usages)
+        first.prompt,
+        first.cached,
+        sum(usage.written for usage in usages),
+        sum(usage.thought for usage in usages),
     )
 
 

@@ -14,13 +14,13 @@ from halo_weave.engines.templates.messages import ChatMessage, NativeCall
 from halo_weave.server.errors import OpenAiError
 from halo_weave.server.openai.requests import ClientMessage
 
-TASK_PREFIX = "### Task:"  # how requests of front-ends for titles, tags and follow-ups begin
-_CONTEXT_END = "</context>"  # the end of what Open WebUI puts before a user's message about documents
+TASK_PREFIX = "### Task:"  # the beginning of a front-end's request for a title, tags or follow-up questions
+_CONTEXT_END = "</context>"  # the end of the document excerpts that Open WebUI adds before a user's message
 
 
 @dataclass(slots=True)
 class ToolRound:
-    """Text of the model, the calls after it, and their results in the same order."""
+    """A text of the model, its tool calls after it, and their results in the same order."""
 
     text: str
     calls: list[NativeCall] = field(default_factory=list)
@@ -36,11 +36,11 @@ class HistoryTurn:
 
     @property
     def text(self) -> str:
-        return "".join(one.text for one in self.rounds)
+        return "".join(round.text for round in self.rounds)
 
     @property
     def pending(self) -> bool:
-        """Whether tools have answered, and the model has not continued yet."""
+        """Whether the turn ends with tool results, so the model has to continue it."""
         return bool(self.rounds[-1].calls)
 
 
@@ -57,12 +57,12 @@ class ClientHistory:
 
     @property
     def is_task(self) -> bool:
-        """Whether a front-end asks for something about the chat, such as a title."""
+        """Whether it is a task of a front-end, such as a title for the chat."""
         return self.units[-1].role is Role.USER and self.units[-1].text.lstrip().startswith(TASK_PREFIX)
 
 
 def read_messages(messages: Sequence[ClientMessage]) -> ClientHistory:
-    """Messages as turns. Messages of white space only are left out."""
+    """Convert messages to turns. Blank messages are dropped."""
     system: list[str] = []
     units: list[HistoryTurn] = []
     for message in messages:
@@ -72,8 +72,8 @@ def read_messages(messages: Sequence[ClientMessage]) -> ClientHistory:
             case "system" | "developer":
                 system.append(text)
             case "user":
-                about, text = _without_documents(text)
-                system.append(about)
+                excerpts, text = _without_documents(text)
+                system.append(excerpts)
                 units.append(HistoryTurn(Role.USER, [ToolRound(text)]))
             case "assistant":
                 calls = [
@@ -89,7 +89,7 @@ def read_messages(messages: Sequence[ClientMessage]) -> ClientHistory:
                     raise OpenAiError(
                         400,
                         "invalid_messages",
-                        "A tool's message has to follow the assistant's message that called it.",
+                        "A tool message must follow the assistant message with its call.",
                         param="messages",
                     )
                 last.rounds[-1].results.append(text)
@@ -98,37 +98,40 @@ def read_messages(messages: Sequence[ClientMessage]) -> ClientHistory:
     ]
     if not spoken:
         raise OpenAiError(
-            400, "invalid_messages", "No message says anything. Send one of the user.", param="messages"
+            400, "invalid_messages", "All messages are empty. Send a user message.", param="messages"
         )
-    return ClientHistory("\n\n".join(one for one in system if one.strip()), spoken)
+    return ClientHistory("\n\n".join(text for text in system if text.strip()), spoken)
 
 
 def _without_documents(text: str) -> tuple[str, str]:
-    """The user's own message, without what a front-end adds about documents: the next request has only that message."""
-    about, end, words = text.rpartition(_CONTEXT_END)
-    if end and words.strip() and about.lstrip().startswith(TASK_PREFIX):
-        return about + end, words.strip()
+    """The document excerpts that a front-end has added to a message, and the user's own message.
+
+    Later requests have only the user's own message, so only that is compared and stored.
+    """
+    excerpts, end, message = text.rpartition(_CONTEXT_END)
+    if end and message.strip() and excerpts.lstrip().startswith(TASK_PREFIX):
+        return excerpts + end, message.strip()
     return "", text
 
 
 def chat_messages(sent: ClientHistory) -> list[ChatMessage]:
     """The whole conversation for the model's template."""
-    found = [ChatMessage("system", sent.system)] if sent.system else []
+    messages = [ChatMessage("system", sent.system)] if sent.system else []
     for unit in sent.units:
-        found += _messages_of_turn(unit)
-    return found
+        messages += _messages_of_turn(unit)
+    return messages
 
 
 def _messages_of_turn(unit: HistoryTurn) -> list[ChatMessage]:
     if unit.role is not Role.ASSISTANT:
         return [ChatMessage("user", unit.text)]
-    found = []
-    for one in unit.rounds:
-        calls = tuple(_with_call_id(call, i) for i, call in enumerate(one.calls))
-        found.append(ChatMessage("assistant", one.text, calls=calls))
-        for call, result in zip(calls, one.results, strict=False):
-            found.append(ChatMessage("tool", result, answers=call))
-    return found
+    messages = []
+    for round in unit.rounds:
+        calls = tuple(_with_call_id(call, i) for i, call in enumerate(round.calls))
+        messages.append(ChatMessage("assistant", round.text, calls=calls))
+        for call, result in zip(calls, round.results, strict=False):
+            messages.append(ChatMessage("tool", result, answers=call))
+    return messages
 
 
 def _with_call_id(call: NativeCall, number: int) -> NativeCall:
@@ -141,9 +144,9 @@ def reply_prefix(
 ) -> tuple[tuple[ReplyKind, Tokens], ...]:
     """The reply up to the last tool result, as the model's template writes it after its generation prompt."""
     declared = parse_tool_declarations(tools)
-    asked = ChatMessage("user", "a")
-    alone = engine.chat([asked], effort=effort, tools=declared).pieces
-    whole = engine.chat([asked, *_messages_of_turn(unit)], effort=effort, tools=declared).pieces
+    question = ChatMessage("user", "a")
+    alone = engine.chat([question], effort=effort, tools=declared).pieces
+    whole = engine.chat([question, *_messages_of_turn(unit)], effort=effort, tools=declared).pieces
     start = next(i for i, piece in enumerate(alone) if piece.part == "content" and piece.message == 0)
     skip = "".join(piece.text for piece in alone[start + 1 :])
     kinds = {"assistant": "answer", "tool": "tool"}

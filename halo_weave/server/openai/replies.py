@@ -33,82 +33,82 @@ from halo_weave.server.stateless_runs import StatelessRuns
 T = TypeVar("T")
 BUSY_TIMEOUT = 120.0  # seconds to wait for a busy window
 NAME_LENGTH_LIMIT = 60  # characters of the first message that name a new window
-# Headers by which clients name a chat. A template that a client did not fill in names none.
+# Headers with the client's id of a chat. A placeholder like {{chat_id}} that the client did not fill in is ignored.
 _CHAT_HEADERS = ("x-openwebui-chat-id", "x-conversation-id", "x-chat-id", "x-session-id")
 _NO_NAMES = {"", "new", "null", "none", "undefined"}
 
 
 @dataclass(slots=True)
 class ClientConversation:
-    """Where a request is answered: the window, and which messages of its history are new there."""
+    """The window that answers a request, and which messages of the client's history are new to it."""
 
     weave: Weave
     request: ChatRequest
     sent: ClientHistory
     window: str
-    known: int  # units of the history that the window has
-    turn: int | None  # the last of them
-    fresh: bool  # nothing was ever said in the window
+    known: int  # number of turns of the history that the window has already
+    turn: int | None  # id of the last of them
+    fresh: bool  # the window has no messages yet
     client_options: ClientOptions
     resurrected: list[dict[str, Any]] = field(default_factory=list)
     reply_turn: int = 0
 
     def begin(self) -> TurnAccepted:
-        """The first reply: store new messages, and generate."""
+        """Store the new messages, and start the first reply."""
         turns, units = self.weave.turns, self.sent.units
         new = units[self.known :]
         after = None if self.fresh or self.turn == self._head else self.turn or 0
-        more: dict[str, Any] = {
+        options: dict[str, Any] = {
             "sampling": self._sampling(),
             "stop": self.request.stop,
             "client_options": self.client_options,
         }
         last = units[-1]
         if not new and last.role is Role.USER:
-            return self._patiently(lambda: turns.regenerate(self.window, self.turn, **more).result())
+            return self._when_free(lambda: turns.regenerate(self.window, self.turn, **options).result())
         if last.pending:
-            return self._go_on_after_tools(new[:-1], after, more)
+            return self._continue_after_tools(new[:-1], after, options)
         if last.role is Role.ASSISTANT:
             if new:
-                self._patiently(
-                    lambda: turns.add(self.window, [(one.role, one.text) for one in new], after=after)
+                self._when_free(
+                    lambda: turns.add(self.window, [(unit.role, unit.text) for unit in new], after=after)
                 )
             elif after is not None and self.turn:
-                self._patiently(lambda: turns.rewind(self.window, self.turn or 0))
-            return self._patiently(lambda: turns.continue_reply(self.window, **more).result())
+                self._when_free(lambda: turns.rewind(self.window, self.turn or 0))
+            return self._when_free(lambda: turns.continue_reply(self.window, **options).result())
         if new[:-1]:
-            said = [(one.role, one.text) for one in new[:-1]]
-            self._patiently(lambda: turns.add(self.window, said, after=after))
+            said = [(unit.role, unit.text) for unit in new[:-1]]
+            self._when_free(lambda: turns.add(self.window, said, after=after))
             after = None
-        return self._patiently(
-            lambda: turns.send_message(self.window, last.text, after=after, **more).result()
+        return self._when_free(
+            lambda: turns.send_message(self.window, last.text, after=after, **options).result()
         )
 
-    def again(self) -> TurnAccepted:
-        """Another reply to the same message."""
-        more: dict[str, Any] = {
+    def regenerate_reply(self) -> TurnAccepted:
+        """Start another reply to the same message."""
+        options: dict[str, Any] = {
             "sampling": self._sampling(),
             "stop": self.request.stop,
             "client_options": self.client_options,
         }
-        return self._patiently(lambda: self.weave.turns.regenerate(self.window, **more).result())
+        return self._when_free(lambda: self.weave.turns.regenerate(self.window, **options).result())
 
     def choice(self, begun: TurnAccepted) -> Choice:
         """The reply of a turn that has begun."""
         self.reply_turn = begun.first_event.reply_turn
         for event in self.weave.turns.events_since(self.window, begun.last_event):
             if isinstance(event, events.ChunksResurrected):
-                self.resurrected += [_resurrected_json(one) for one in event.chunks]
-        return _choice(lambda one: self._pieces(begun, one))
+                self.resurrected += [_resurrected_json(chunk) for chunk in event.chunks]
+        return _choice(lambda choice: self._pieces(begun, choice))
 
-    def _go_on_after_tools(
-        self, before: Sequence[Any], after: int | None, more: dict[str, Any]
+    def _continue_after_tools(
+        self, before: Sequence[Any], after: int | None, options: dict[str, Any]
     ) -> TurnAccepted:
-        """Continue the reply that called tools with their results."""
+        """Continue the reply that window_of_calls tools with their results."""
         turns, unit, question = self.weave.turns, self.sent.units[-1], self.turn
         if before:
-            added = self._patiently(
-                lambda: turns.add(self.window, [(one.role, one.text) for one in before], after=after)
+            added = self._when_free(
+                lambda: turns.add(self.window, [(unit.role, unit.text) for unit in before], after=after)
             )
             question = added[-1].id
         if not question:
@@ -120,13 +120,13 @@ class ClientConversation:
             )
         effort = self.weave.windows.settings(self.window).effort
         opening = reply_prefix(self.weave.engine, unit, self.client_options.tools, effort)
-        return self._patiently(
-            lambda: turns.regenerate(self.window, question, opening=opening, **more).result()
+        return self._when_free(
+            lambda: turns.regenerate(self.window, question, opening=opening, **options).result()
         )
 
     @property
-    def looks(self) -> bool:
-        """The reply as a polled stream, without a waiting thread, which would cost time at every token."""
+    def polls(self) -> bool:
+        """Whether the reply is streamed by polling. This needs no blocked thread, which would cost time for each token."""
         return self.request.stream and self.request.n == 1
 
     @property
@@ -139,11 +139,11 @@ class ClientConversation:
         return self.weave.windows.get(self.window).head
 
     def _sampling(self) -> dict[str, Any]:
-        usual = self.weave.windows.settings(self.window).max_new_tokens
-        return self.request.sampling(self.weave.engine.info.context, usual)
+        default = self.weave.windows.settings(self.window).max_new_tokens
+        return self.request.sampling(self.weave.engine.info.context, default)
 
-    def _patiently(self, act: Callable[[], T]) -> T:
-        """Wait if another request is using the window."""
+    def _when_free(self, act: Callable[[], T]) -> T:
+        """Do it when no other request uses the window."""
         end = time.monotonic() + BUSY_TIMEOUT
         while True:
             try:
@@ -155,68 +155,68 @@ class ClientConversation:
 
     def _pieces(self, begun: TurnAccepted, choice: Choice) -> Generator[ReplyPiece, None, None]:
         turns, ended = self.weave.turns, False
-        read_events = turns.poll if self.looks else turns.follow
-        opened = getattr(begun.first_event, "opened", 0)  # length of the reply's prefix that the client has
+        read_events = turns.poll if self.polls else turns.follow
+        opened = getattr(begun.first_event, "opened", 0)  # tokens of the reply that the client has already
         try:
-            for happened in read_events(self.window, begun.last_event):
-                match happened:
+            for event in read_events(self.window, begun.last_event):
+                match event:
                     case None:
                         yield EMPTY_PIECE
                     case events.PrefillFinished() if not choice.usage.prompt:
-                        kept = happened.reused + happened.restored
-                        choice.usage.prompt, choice.usage.cached = kept + happened.computed, kept
+                        kept = event.reused + event.restored
+                        choice.usage.prompt, choice.usage.cached = kept + event.computed, kept
                     case events.TokenGenerated() if opened:
                         opened -= 1
                     case events.TokenGenerated():
-                        choice.usage.thought += happened.thought
-                        if not happened.tool and happened.text:
+                        choice.usage.thought += event.thought
+                        if not event.tool and event.text:
                             yield ReplyPiece(
-                                happened.text,
-                                happened.piece,
-                                happened.thought,
-                                -happened.surprisal,
-                                happened.likely,
+                                event.text,
+                                event.piece,
+                                event.thought,
+                                -event.surprisal,
+                                event.likely,
                             )
                     case events.ClientToolCalled():
-                        yield ReplyPiece("", call=_call(happened.name, happened.arguments, self.window))
+                        yield ReplyPiece("", call=_call(event.name, event.arguments, self.window))
                     case events.TurnEnded():
                         ended = True
-                        choice.finish, choice.usage.written = happened.reason, happened.stats["tokens"]
+                        choice.finish, choice.usage.written = event.reason, event.stats["tokens"]
                     case events.TurnFailed():
                         ended = True
-                        how = (502, "server_failed") if happened.elsewhere else (500, "failed")
-                        raise OpenAiError(*how, happened.sentence)
+                        how = (502, "server_failed") if event.elsewhere else (500, "failed")
+                        raise OpenAiError(*how, event.sentence)
                     case events.EventsLost() | events.WindowDeleted():
-                        raise OpenAiError(500, "failed", "The window was cleared while it replied.")
+                        raise OpenAiError(500, "failed", "The window was deleted during the reply.")
         finally:
-            if not ended:  # the client left
+            if not ended:  # the client disconnected
                 turns.abort(self.window)
 
 
 def _choice(pieces: Callable[[Choice], Generator[ReplyPiece, None, None]]) -> Choice:
-    made = Choice(_no_pieces(), Usage())
-    made.pieces = pieces(made)
-    return made
+    choice = Choice(_no_pieces(), Usage())
+    choice.pieces = pieces(choice)
+    return choice
 
 
 def _no_pieces() -> Generator[ReplyPiece, None, None]:
     yield from ()
 
 
-def _resurrected_json(one: events.ResurrectedChunk) -> dict[str, Any]:
+def _resurrected_json(chunk: events.ResurrectedChunk) -> dict[str, Any]:
     return {
-        "key": str(one.key),
-        "text": one.chunk.text,
-        "speaker": one.speaker,
-        "said": one.said.isoformat(),
-        "window": one.window,
-        "why": {"part": str(one.part), "similarity": one.similarity, "words": list(one.words)},
-        "cost": one.cost,
+        "key": str(chunk.key),
+        "text": chunk.chunk.text,
+        "speaker": chunk.speaker,
+        "said": chunk.said.isoformat(),
+        "window": chunk.window,
+        "why": {"part": str(chunk.part), "similarity": chunk.similarity, "words": list(chunk.words)},
+        "cost": chunk.cost,
     }
 
 
 def _call(name: str, arguments: Mapping[str, Any], window: str = "") -> dict[str, Any]:
-    """A call whose id names the window: the client sends it back with the result."""
+    """A tool call. Its id contains the window; the client sends it back with the result."""
     return {
         "id": f"call_{secrets.token_hex(6)}_{window}".rstrip("_"),
         "type": "function",
@@ -224,34 +224,39 @@ def _call(name: str, arguments: Mapping[str, Any], window: str = "") -> dict[str
     }
 
 
-# Where a request belongs
+# The conversation of a request
 
 
 def client_options_of(weave: Weave, request: ChatRequest, sent: ClientHistory) -> ClientOptions:
-    tools = request.declared
+    tools = request.declared_tools
     facts = weave.engine.facts
     if tools and (facts.tools is None or not facts.declares_tools):
         raise OpenAiError(
             400,
             "tools_unsupported",
-            f"{weave.engine.info.name} has no format for tool calls. Send no tools, or use another model.",
+            f"{weave.engine.info.name} has no format for tool calls. Send the request without tools, or use another model.",
             param="tools",
         )
-    demanded, likely = request.demanded, request.top_logprobs or 0
-    if demanded is None:
+    forced_tool, likely = request.forced_tool, request.top_logprobs or 0
+    if forced_tool is None:
         return ClientOptions(sent.system, tools, request.grammar, likely)
     if not tools:
         raise OpenAiError(
-            400, "invalid_value", "tool_choice demands a call, and there are no tools.", param="tool_choice"
+            400,
+            "invalid_value",
+            "tool_choice forces a tool call, but the request has no tools.",
+            param="tool_choice",
         )
     effort = weave.windows.settings().effort
-    return ClientOptions(sent.system, tools, tool_call_grammar(weave.engine, tools, demanded, effort), likely)
+    return ClientOptions(
+        sent.system, tools, tool_call_grammar(weave.engine, tools, forced_tool, effort), likely
+    )
 
 
 def find_conversation(
     weave: Weave, request: ChatRequest, sent: ClientHistory, headers: Mapping[str, str]
 ) -> ClientConversation:
-    """The window of a request: by our own header, by the client's name for the chat, by the history; else a new one."""
+    """The window of a request: named by our header or by the client's chat id, recognised by the history, or a new one."""
     client_options = client_options_of(weave, request, sent)
     units = sent.units[:-1] if sent.units[-1].pending else sent.units
     said = [(unit.role, unit.text) for unit in units]
@@ -274,9 +279,9 @@ def find_conversation(
         for name in _CHAT_HEADERS
         if (value := headers.get(name, "").strip()[:200]).lower() not in _NO_NAMES and "{{" not in value
     ]
-    called = _window_of_calls(weave, sent)
-    for name in [*strong, *([""] if called else []), *request.chat_names]:
-        known = turns.chat(name) if name else called
+    window_of_calls = _window_of_calls(weave, sent)
+    for name in [*strong, *([""] if window_of_calls else []), *request.chat_names]:
+        known = turns.chat(name) if name else window_of_calls
         if known is None:
             continue
         found = turns.recognise(said, known)
@@ -292,21 +297,21 @@ def find_conversation(
         except UnknownWindow:  # the window was deleted
             found = None
         else:
-            talk = ClientConversation(
+            conversation = ClientConversation(
                 weave, request, sent, window_id, known_units, turn, False, client_options
             )
-            _remember_names(weave, talk.window, strong, request)
-            return talk
+            _remember_names(weave, conversation.window, strong, request)
+            return conversation
     first = next((text for role, text in said if role is Role.USER), "A chat")
     name = " ".join(first.split())[:NAME_LENGTH_LIMIT] or "A chat"
     # Clients do not know the time stamp that the model sees with each message.
-    made = weave.windows.create(name, system_prompt=sent.system, settings={"timestamps": False})
-    _remember_names(weave, made.id, strong, request)
-    return ClientConversation(weave, request, sent, made.id, 0, None, True, client_options)
+    window = weave.windows.create(name, system_prompt=sent.system, settings={"timestamps": False})
+    _remember_names(weave, window.id, strong, request)
+    return ClientConversation(weave, request, sent, window.id, 0, None, True, client_options)
 
 
 def _window_of_calls(weave: Weave, sent: ClientHistory) -> str | None:
-    """The window whose last reply made the tool calls that are answered now."""
+    """The window whose last reply made the tool calls that this request answers."""
     for call in sent.units[-1].rounds[-1].calls:
         found = re.fullmatch(r"call_[0-9a-f]{12}_([0-9a-zA-Z_-]{1,64})", call.id)
         if found:
@@ -320,13 +325,13 @@ def _remember_names(weave: Weave, window: str, strong: Sequence[str], request: C
         weave.turns.chat(name, window)
 
 
-# By the engine alone
+# Without a window
 
 
 def sampling_of(
-    weave: Weave, given: Mapping[str, Any], stop: Sequence[str], grammar: str, likely: int
+    weave: Weave, changes: Mapping[str, Any], stop: Sequence[str], grammar: str, likely: int
 ) -> Sampling:
-    settings = weave.windows.settings().changed(given)
+    settings = weave.windows.settings().changed(changes)
     return Sampling(
         settings.temperature,
         settings.top_p,
@@ -341,34 +346,32 @@ def sampling_of(
     )
 
 
-def reply_incognito(
-    weave: Weave, scratch: StatelessRuns, request: ChatRequest, sent: ClientHistory
-) -> Choice:
-    """A reply to the whole conversation as it was sent. Nothing is stored, and memory is not used."""
+def reply_incognito(weave: Weave, runs: StatelessRuns, request: ChatRequest, sent: ClientHistory) -> Choice:
+    """A reply to the conversation of the request. Nothing is stored, and memory is not used."""
     client_options = client_options_of(weave, request, sent)
     engine, tools = weave.engine, parse_tool_declarations(client_options.tools)
-    usual = weave.windows.settings()
-    written = engine.chat(chat_messages(sent), effort=usual.effort, tools=tools)
+    settings = weave.windows.settings()
+    written = engine.chat(chat_messages(sent), effort=settings.effort, tools=tools)
     parts = [
         engine.tokenize(piece.text, special=not piece.said).ids for piece in written.pieces if piece.text
     ]
     ids = np.concatenate(parts).astype(np.int32)
-    given = request.sampling(engine.info.context, usual.max_new_tokens)
+    given = request.sampling(engine.info.context, settings.max_new_tokens)
     marks, format = engine.facts.marks, engine.facts.tools
     opening = written.pieces[-1].text
-    finder = (
+    call_splitter = (
         ToolCallSplitter(format, tools, header=opening.strip().rpartition("\n")[2])
         if format and tools
         else None
     )
-    reader = ReplyParser(0, marks, calls=finder, calls_end=True, stamps=False)
-    reader.begin(marks is not None and marks.opened_by(opening))
+    parser = ReplyParser(0, marks, calls=call_splitter, calls_end=True, stamps=False)
+    parser.begin(marks is not None and marks.opened_by(opening))
     sampling = sampling_of(weave, given, request.stop, client_options.grammar, client_options.likely)
-    return complete_tokens(weave, scratch, ids, sampling, reader)
+    return complete_tokens(weave, runs, ids, sampling, parser)
 
 
 def complete_tokens(
-    weave: Weave, scratch: StatelessRuns, ids: Ids, sampling: Sampling, reader: ReplyParser
+    weave: Weave, runs: StatelessRuns, ids: Ids, sampling: Sampling, parser: ReplyParser
 ) -> Choice:
     """Continue these tokens with the engine alone."""
     room = weave.engine.info.context - len(ids)
@@ -383,14 +386,14 @@ def complete_tokens(
             f"The request has {len(ids)} tokens; this model takes less than {weave.engine.info.context}.",
             param="messages",
         )
-    return _choice(lambda choice: _complete_tokens(weave, scratch, ids, sampling, reader, choice))
+    return _choice(lambda choice: _complete_tokens(weave, runs, ids, sampling, parser, choice))
 
 
 def _complete_tokens(
-    weave: Weave, scratch: StatelessRuns, ids: Ids, sampling: Sampling, reader: ReplyParser, choice: Choice
+    weave: Weave, runs: StatelessRuns, ids: Ids, sampling: Sampling, parser: ReplyParser, choice: Choice
 ) -> Generator[ReplyPiece, None, None]:
     prompt = Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
-    with scratch.take(secrets.token_hex(8)) as (window, stop):
+    with runs.take(secrets.token_hex(8)) as (window, stop):
         steps = weave.engine.generate(window, prompt, sampling, None, mode="exact", stopped=stop.is_set)
         try:
             for step in steps:
@@ -400,11 +403,11 @@ def _complete_tokens(
                         choice.usage.prompt, choice.usage.cached = kept + step.computed, kept
                     case Step():
                         choice.usage.written += 1
-                        settled = reader.feed(step.id, step.piece)
-                        reader.tokens[-1].surprisal, reader.tokens[-1].likely = step.surprisal, step.likely
-                        yield from _pieces_of(reader, settled, choice)
+                        settled = parser.feed(step.id, step.piece)
+                        parser.tokens[-1].surprisal, parser.tokens[-1].likely = step.surprisal, step.likely
+                        yield from _pieces_of(parser, settled, choice)
                     case GenerationEnd():
-                        yield from _pieces_of(reader, reader.finish(), choice)
+                        yield from _pieces_of(parser, parser.finish(), choice)
                         choice.finish = step.reason
         except BadInput:
             raise
@@ -417,13 +420,13 @@ def _complete_tokens(
 
 
 def _pieces_of(
-    reader: ReplyParser, settled: Sequence[Any], choice: Choice
+    parser: ReplyParser, settled: Sequence[Any], choice: Choice
 ) -> Generator[ReplyPiece, None, None]:
     for token in settled:
         thought = token.kind == "thought"
         choice.usage.thought += thought
         if token.text:
             yield ReplyPiece(token.text, token.piece, thought, -token.surprisal, token.likely)
-    calls, reader.calls = reader.calls, []
+    calls, parser.calls = parser.calls, []
     for call in calls:
         yield ReplyPiece("", call=_call(call.name, call.arguments))

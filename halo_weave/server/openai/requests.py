@@ -24,7 +24,7 @@ from halo_weave.server.errors import OpenAiError
 INCOGNITO = ":incognito"
 _MAX_MESSAGES = 20_000
 _MAX_CHOICES = 8
-MAX_TOP_LOGPROBS = 20  # tokens in place of one that are told
+MAX_TOP_LOGPROBS = 20
 
 
 def _as_list(value: Any) -> Any:
@@ -40,10 +40,12 @@ class _LenientModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        """Clients send null for what they do not choose."""
+    def _without_nulls(cls, body: Any) -> Any:
+        """Drop fields that are null: clients send null for the default."""
         return (
-            {key: one for key, one in given.items() if one is not None} if isinstance(given, dict) else given
+            {key: value for key, value in body.items() if value is not None}
+            if isinstance(body, dict)
+            else body
         )
 
 
@@ -58,14 +60,14 @@ class ClientToolCall(_LenientModel):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        given = self.function.arguments
-        if isinstance(given, dict):
-            return given
+        arguments = self.function.arguments
+        if isinstance(arguments, dict):
+            return arguments
         try:
-            read = json.loads(given or "{}")
+            parsed = json.loads(arguments or "{}")
         except (ValueError, RecursionError):
-            read = {"input": given}
-        return read if isinstance(read, dict) else {"input": read}
+            parsed = {"input": arguments}
+        return parsed if isinstance(parsed, dict) else {"input": parsed}
 
 
 class ClientMessage(_LenientModel):
@@ -78,18 +80,18 @@ class ClientMessage(_LenientModel):
     def text(self) -> str:
         if self.content is None or isinstance(self.content, str):
             return self.content or ""
-        found = []
+        texts = []
         for part in self.content:
             kind = part.get("type", "text")
             if kind not in ("text", "input_text", "output_text", "refusal"):
                 raise OpenAiError(
                     400,
                     "unsupported_content",
-                    f"This model reads text only; a part of a message is {str(kind)[:40]!r}. Leave it out.",
+                    f"This model reads text only, and a message has a part of type {str(kind)[:40]!r}. Remove it.",
                     param="messages",
                 )
-            found.append(str(part.get("text") or part.get("refusal") or ""))
-        return "\n".join(found)
+            texts.append(str(part.get("text") or part.get("refusal") or ""))
+        return "\n".join(texts)
 
 
 class _StreamOptions(_LenientModel):
@@ -128,25 +130,25 @@ class SamplingRequest(_LenientModel):
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
-    def most_tokens(self) -> int | None:
+    def max_reply_tokens(self) -> int | None:
         return self.max_tokens
 
-    def sampling(self, context: int, usual: int) -> dict[str, Any]:
-        """The request as settings of one turn. `usual`: max_new_tokens if the client names none."""
-        wanted = self.most_tokens or max(usual, 1024)
-        given: dict[str, Any] = {"max_new_tokens": max(1, min(wanted, context // 2, 32_768))}
+    def sampling(self, context: int, default_tokens: int) -> dict[str, Any]:
+        """The settings of the turn. `default_tokens`: the limit of the reply if the client sets none."""
+        limit = self.max_reply_tokens or max(default_tokens, 1024)
+        settings: dict[str, Any] = {"max_new_tokens": max(1, min(limit, context // 2, 32_768))}
         for name in ("temperature", "min_p"):
             if getattr(self, name) is not None:
-                given[name] = getattr(self, name)
+                settings[name] = getattr(self, name)
         if self.repeat_penalty is not None:
-            given["repeat_penalty"] = min(max(self.repeat_penalty, 0.5), 2.0)
+            settings["repeat_penalty"] = min(max(self.repeat_penalty, 0.5), 2.0)
         if self.top_p is not None:
-            given["top_p"] = max(self.top_p, 0.01)
+            settings["top_p"] = max(self.top_p, 0.01)
         if self.top_k is not None:
-            given["top_k"] = min(max(self.top_k, 0), 1000)
-        if self.seed is not None and self.seed != -1:  # many clients send it for any
-            given["seed"] = self.seed % (2**32 - 1)
-        return given
+            settings["top_k"] = min(max(self.top_k, 0), 1000)
+        if self.seed is not None and self.seed != -1:  # -1 means random
+            settings["seed"] = self.seed % (2**32 - 1)
+        return settings
 
 
 class ChatRequest(SamplingRequest):
@@ -162,7 +164,7 @@ class ChatRequest(SamplingRequest):
     metadata: dict[str, Any] | None = None
 
     @property
-    def most_tokens(self) -> int | None:
+    def max_reply_tokens(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
     @property
@@ -170,7 +172,7 @@ class ChatRequest(SamplingRequest):
         return grammar_for(self.response_format)
 
     @property
-    def declared(self) -> str:
+    def declared_tools(self) -> str:
         """The client's tools as JSON; empty if none may be called."""
         if not self.tools or self.tool_choice == "none":
             return ""
@@ -190,8 +192,8 @@ class ChatRequest(SamplingRequest):
         return json.dumps(self.tools)
 
     @property
-    def demanded(self) -> str | None:
-        """The tool that must be called; empty: any of them; None: the model may choose."""
+    def forced_tool(self) -> str | None:
+        """The tool that must be called; empty: any tool; None: the model decides."""
         match self.tool_choice:
             case "required" | "any":
                 return ""
@@ -208,13 +210,13 @@ class ChatRequest(SamplingRequest):
 
     @property
     def chat_names(self) -> list[str]:
-        """Names that the client may use for the chat in the body. The same key may be used for several chats."""
-        about = self.metadata or {}
+        """The client's ids of the chat in the body. Several chats may have the same id."""
+        metadata = self.metadata or {}
         named = {
             "prompt_cache_key": self.prompt_cache_key,
             "session_id": self.session_id,
             **{
-                f"metadata.{key}": about.get(key)
+                f"metadata.{key}": metadata.get(key)
                 for key in ("chat_id", "conversation_id", "session_id", "thread_id")
             },
         }
@@ -223,16 +225,16 @@ class ChatRequest(SamplingRequest):
         ]
 
 
-def grammar_for(wanted: dict[str, Any] | None) -> str:
+def grammar_for(response_format: dict[str, Any] | None) -> str:
     """The grammar of a `response_format`, or of a `text.format` of the responses API."""
-    kind = (wanted or {}).get("type", "text")
-    if wanted is None or kind == "text":
+    kind = (response_format or {}).get("type", "text")
+    if response_format is None or kind == "text":
         return ""
     try:
         if kind == "json_object":
             return any_object_grammar()
         if kind == "json_schema":
-            inner = wanted.get("json_schema", wanted)
+            inner = response_format.get("json_schema", response_format)
             schema = inner.get("schema") if isinstance(inner, dict) else None
             return grammar_from_schema(schema if schema is not None else {"type": "object"})
     except BadInput as error:
@@ -264,7 +266,7 @@ class EmbeddingRequest(_LenientModel):
 
 
 class ResponseRequest(_LenientModel):
-    """`/v1/responses`, as far as its basic use."""
+    """`/v1/responses`, with its basic fields."""
 
     input: str | list[dict[str, Any]]
     model: str = ""
@@ -285,7 +287,7 @@ class ResponseRequest(_LenientModel):
             raise OpenAiError(
                 400,
                 "unsupported_tool",
-                "Tools are not supported here. Use /v1/chat/completions.",
+                "/v1/responses does not support tools. Use /v1/chat/completions.",
                 param="tools",
             )
         items: list[dict[str, Any]] = (
@@ -296,9 +298,9 @@ class ResponseRequest(_LenientModel):
         try:
             return ChatRequest.model_validate(self._fields([*leading, *messages]))
         except ValidationError as error:
-            what = ".".join(str(part) for part in error.errors()[0]["loc"])
+            field = ".".join(str(part) for part in error.errors()[0]["loc"])
             raise OpenAiError(
-                400, "bad_input", f"input: {what} is not as it has to be.", param="input"
+                400, "bad_input", f"input: the field {field} is invalid.", param="input"
             ) from None
 
     def _fields(self, messages: list[Any]) -> dict[str, Any]:

@@ -44,41 +44,41 @@ class ResponseRun:
     """One request to `/v1/responses`. With `store: false` it is answered by the engine alone."""
 
     def __init__(
-        self, weave: Weave, scratch: StatelessRuns, asked: ResponseRequest, headers: Mapping[str, str]
+        self, weave: Weave, runs: StatelessRuns, body: ResponseRequest, headers: Mapping[str, str]
     ) -> None:
-        self.weave, self.asked = weave, asked
-        request = asked.as_chat()
+        self.weave, self.body = weave, body
+        request = body.as_chat()
         sent = read_messages(request.messages)
         self.headers: dict[str, str] = {}
         self.created = formats.unix_time()
         self.message = f"msg_{secrets.token_hex(12)}"
-        if not asked.store or request.incognito:
+        if not body.store or request.incognito:
             self.id = f"resp_{secrets.token_hex(16)}"
-            self.choice = reply_incognito(weave, scratch, request, sent)
+            self.choice = reply_incognito(weave, runs, request, sent)
             return
-        talk = self._before(request, sent) or find_conversation(weave, request, sent, headers)
-        self.choice = talk.choice(talk.begin())
-        self.id = f"resp_{talk.window}_{talk.reply_turn}"
+        conversation = self._before(request, sent) or find_conversation(weave, request, sent, headers)
+        self.choice = conversation.choice(conversation.begin())
+        self.id = f"resp_{conversation.window}_{conversation.reply_turn}"
         self.headers = {
-            "x-halo-window": talk.window,
-            "x-halo-woken": str(talk.resurrected_before_reply),
+            "x-halo-window": conversation.window,
+            "x-halo-woken": str(conversation.resurrected_before_reply),
         }
 
     def _before(self, request: Any, sent: Any) -> ClientConversation | None:
-        """The turn at which the previous response ended."""
-        named = self.asked.previous_response_id
-        if named is None:
+        """The conversation after the previous response, if the request names one."""
+        previous = self.body.previous_response_id
+        if previous is None:
             return None
-        found = _ID.fullmatch(named)
+        match = _ID.fullmatch(previous)
         try:
-            if found is None:
+            if match is None:
                 raise UnknownWindow("")
-            window, turn = found[1], self.weave.turns.last_of(found[1], int(found[2]))
+            window, turn = match[1], self.weave.turns.last_of(match[1], int(match[2]))
         except HaloWeaveError:
             raise OpenAiError(
                 404,
                 "previous_response_not_found",
-                f"There is no response {named[:80]!r}.",
+                f"There is no response {previous[:80]!r}.",
                 param="previous_response_id",
             ) from None
         return ClientConversation(
@@ -131,7 +131,7 @@ class ResponseRun:
         }
 
     def _response(self, status: str) -> dict[str, Any]:
-        done, asked = status == "completed", self.asked
+        done, body = status == "completed", self.body
         cut = done and self.choice.finish_reason == "length"
         return {
             "id": self.id,
@@ -140,18 +140,18 @@ class ResponseRun:
             "status": "incomplete" if cut else status,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "error": None,
-            "instructions": asked.instructions,
+            "instructions": body.instructions,
             "model": self.weave.engine.info.name,
             "output": [self._item("completed")] if done else [],
-            "previous_response_id": asked.previous_response_id,
+            "previous_response_id": body.previous_response_id,
             "parallel_tool_calls": True,
             "tool_choice": "auto",
             "tools": [],
-            "temperature": asked.temperature,
-            "top_p": asked.top_p,
-            "max_output_tokens": asked.max_output_tokens,
-            "metadata": asked.metadata or {},
-            "text": asked.text or {"format": {"type": "text"}},
+            "temperature": body.temperature,
+            "top_p": body.top_p,
+            "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {},
+            "text": body.text or {"format": {"type": "text"}},
             "usage": self.choice.usage.as_response() if done else None,
         }
 
@@ -162,7 +162,7 @@ Lines = Generator[bytes, None, None]
 
 def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1", include_in_schema=False)
-    scratch = StatelessRuns("v1")
+    runs = StatelessRuns("v1")
 
     @router.get("/models")
     def get_models() -> Response:
@@ -175,45 +175,47 @@ def routes(service: Service) -> APIRouter:
         return _json(_model(service.weave, name))
 
     @router.post("/chat/completions")
-    async def post_chat(asked: ChatRequest, request: Request) -> Response:
-        chat = await anyio.to_thread.run_sync(_ChatRun, service.weave, scratch, asked, request)
-        if chat.talk is not None and chat.talk.looks:
-            stream = EventStream(poll_on_events(chat.stream(), service.weave.turns.hub(chat.talk.window)))
+    async def post_chat(body: ChatRequest, request: Request) -> Response:
+        chat = await anyio.to_thread.run_sync(_ChatRun, service.weave, runs, body, request)
+        if chat.conversation is not None and chat.conversation.polls:
+            stream = EventStream(
+                poll_on_events(chat.stream(), service.weave.turns.hub(chat.conversation.window))
+            )
             stream.headers.update(chat.headers)
             return stream
-        return await _start_response(lambda: (chat.stream(), chat.headers) if asked.stream else chat.whole())
+        return await _start_response(lambda: (chat.stream(), chat.headers) if body.stream else chat.whole())
 
     @router.post("/completions")
-    async def post_text(asked: TextRequest) -> Response:
+    async def post_text(body: TextRequest) -> Response:
         def begin() -> Response | tuple[Lines, dict[str, str]]:
-            text = _CompletionRun(service.weave, scratch, asked)
-            return (text.stream(), {}) if asked.stream else text.whole()
+            text = _CompletionRun(service.weave, runs, body)
+            return (text.stream(), {}) if body.stream else text.whole()
 
         return await _start_response(begin)
 
     @router.post("/responses")
-    async def post_response(asked: ResponseRequest, request: Request) -> Response:
+    async def post_response(body: ResponseRequest, request: Request) -> Response:
         def begin() -> Response | tuple[Lines, dict[str, str]]:
-            answer = ResponseRun(service.weave, scratch, asked, request.headers)
-            if asked.stream:
-                return answer.stream(), answer.headers
-            return _json(answer.whole(), answer.headers)
+            run = ResponseRun(service.weave, runs, body, request.headers)
+            if body.stream:
+                return run.stream(), run.headers
+            return _json(run.whole(), run.headers)
 
         return await _start_response(begin)
 
     @router.post("/embeddings")
-    def post_embeddings(asked: EmbeddingRequest) -> Response:
-        return _json(_embeddings(service.weave, asked))
+    def post_embeddings(body: EmbeddingRequest) -> Response:
+        return _json(_embeddings(service.weave, body))
 
     return router
 
 
 async def _start_response(begin: Any) -> Response:
-    """A complete response, or a stream that has begun: refusals before that are ordinary errors."""
-    made = await anyio.to_thread.run_sync(begin)
-    if isinstance(made, Response):
-        return made
-    lines, headers = made
+    """A complete response, or a stream from its first event on. Errors before that are ordinary error responses."""
+    started = await anyio.to_thread.run_sync(begin)
+    if isinstance(started, Response):
+        return started
+    lines, headers = started
     first = await anyio.to_thread.run_sync(next, lines)
     stream = EventStream(iterate_in_threads(lines, first))
     stream.headers.update(headers)
@@ -239,47 +241,46 @@ def _model(weave: Weave, name: str) -> dict[str, Any]:
 class _ChatRun:
     """One request to `/v1/chat/completions`."""
 
-    def __init__(self, weave: Weave, scratch: StatelessRuns, asked: ChatRequest, request: Request) -> None:
-        if asked.top_logprobs and not asked.logprobs:
+    def __init__(self, weave: Weave, runs: StatelessRuns, body: ChatRequest, request: Request) -> None:
+        if body.top_logprobs and not body.logprobs:
             raise OpenAiError(
                 400, "invalid_value", "top_logprobs needs logprobs to be true.", param="top_logprobs"
             )
-        self.weave, self.scratch, self.asked = weave, scratch, asked
-        self.sent = read_messages(asked.messages)
+        self.weave, self.runs, self.body = weave, runs, body
+        self.sent = read_messages(body.messages)
         task = request.headers.get("x-halo-task", "").strip()
         private = request.headers.get("x-halo-incognito", "").strip().lower() not in ("", "0", "false")
-        self.explains = request.headers.get("x-halo-explain", "").strip().lower() not in ("", "0", "false")
-        self.talk: ClientConversation | None = None
+        self.explain = request.headers.get("x-halo-explain", "").strip().lower() not in ("", "0", "false")
+        self.conversation: ClientConversation | None = None
         self.headers: dict[str, str] = {}
-        for_itself = (
-            self.sent.is_task and not asked.stream
-        )  # tasks do not stream; a user's message may begin like one
-        if not (asked.incognito or private or for_itself or (task and "{{" not in task)):
-            self.talk = find_conversation(weave, asked, self.sent, request.headers)
-            self.first = self.talk.choice(self.talk.begin())
+        # Tasks are not streamed; a streamed message that begins like a task is the user's.
+        is_task = self.sent.is_task and not body.stream
+        if not (body.incognito or private or is_task or (task and "{{" not in task)):
+            self.conversation = find_conversation(weave, body, self.sent, request.headers)
+            self.first = self.conversation.choice(self.conversation.begin())
             self.headers = {
-                "x-halo-window": self.talk.window,
-                "x-halo-woken": str(self.talk.resurrected_before_reply),
+                "x-halo-window": self.conversation.window,
+                "x-halo-woken": str(self.conversation.resurrected_before_reply),
             }
         else:
-            self.first = reply_incognito(weave, scratch, asked, self.sent)
+            self.first = reply_incognito(weave, runs, body, self.sent)
         self.id = f"chatcmpl-{secrets.token_hex(12)}"
         self.created = formats.unix_time()
 
     def choices(self) -> Iterator[Choice]:
-        """One after the other: in a window, each further one is another version of the reply."""
+        """The choices, one after the other. In a window, they are versions of the same reply."""
         yield self.first
-        for _ in range(self.asked.n - 1):
-            if self.talk is not None:
-                yield self.talk.choice(self.talk.again())
+        for _ in range(self.body.n - 1):
+            if self.conversation is not None:
+                yield self.conversation.choice(self.conversation.regenerate_reply())
             else:
-                yield reply_incognito(self.weave, self.scratch, self.asked, self.sent)
+                yield reply_incognito(self.weave, self.runs, self.body, self.sent)
 
     def whole(self) -> Response:
         choices, usages = [], []
         for i, choice in enumerate(self.choices()):
             choice.read()
-            choices.append(formats.chat_choice(choice, i, logprobs=self.asked.logprobs))
+            choices.append(formats.chat_choice(choice, i, logprobs=self.body.logprobs))
             usages.append(choice.usage)
         return _json(
             {
@@ -296,18 +297,18 @@ class _ChatRun:
         )
 
     def _halo(self) -> dict[str, Any]:
-        if self.talk is None or not self.explains:
+        if self.conversation is None or not self.explain:
             return {}
         return {
             "halo": {
-                "window": self.talk.window,
-                "reply_turn": str(self.talk.reply_turn),
-                "woken": self.talk.resurrected,
+                "window": self.conversation.window,
+                "reply_turn": str(self.conversation.reply_turn),
+                "woken": self.conversation.resurrected,
             }
         }
 
     def stream(self) -> Lines:
-        more: dict[str, Any] = {"usage": None} if self.asked.with_usage else {}
+        more: dict[str, Any] = {"usage": None} if self.body.with_usage else {}
         usages = []
 
         def chunk(index: int, delta: dict[str, Any], finish: str | None = None, **own: Any) -> bytes:
@@ -323,15 +324,17 @@ class _ChatRun:
                         if piece is formats.EMPTY_PIECE:
                             yield b""
                             continue
-                        known = piece.call is None and not piece.thought and self.asked.logprobs
+                        wants_logprobs = piece.call is None and not piece.thought and self.body.logprobs
                         logprobs = (
-                            {"content": [formats.logprob_of(piece)], "refusal": None} if known else None
+                            {"content": [formats.logprob_of(piece)], "refusal": None}
+                            if wants_logprobs
+                            else None
                         )
                         yield chunk(i, formats.delta_of(piece, len(choice.calls)), logprobs=logprobs)
                 usages.append(choice.usage)
-                last = i == self.asked.n - 1
+                last = i == self.body.n - 1
                 yield chunk(i, {}, choice.finish_reason, **(self._halo() if last else {}))
-            if self.asked.with_usage:
+            if self.body.with_usage:
                 yield formats.sse_event(
                     {**self._head(), "choices": [], "usage": formats.sum_usages(usages).as_json()}
                 )
@@ -352,23 +355,23 @@ class _ChatRun:
 class _CompletionRun:
     """One request to `/v1/completions`: the engine alone continues a text."""
 
-    def __init__(self, weave: Weave, scratch: StatelessRuns, asked: TextRequest) -> None:
-        for name, wrong in (("suffix", asked.suffix), ("best_of", (asked.best_of or 1) > asked.n)):
-            if wrong:
-                raise OpenAiError(400, "unsupported_value", f"{name} is not supported here.", param=name)
-        self.weave, self.scratch, self.asked = weave, scratch, asked
-        self.prompts = [_ids_of(weave, one) for one in _texts(asked.prompt)]
-        if not 0 < len(self.prompts) * asked.n <= MAX_TEXTS:
+    def __init__(self, weave: Weave, runs: StatelessRuns, body: TextRequest) -> None:
+        for name, unsupported in (("suffix", body.suffix), ("best_of", (body.best_of or 1) > body.n)):
+            if unsupported:
+                raise OpenAiError(400, "unsupported_value", f"{name} is not supported.", param=name)
+        self.weave, self.runs, self.body = weave, runs, body
+        self.prompts = [_ids_of(weave, text) for text in _texts(body.prompt)]
+        if not 0 < len(self.prompts) * body.n <= MAX_TEXTS:
             raise OpenAiError(400, "invalid_prompt", f"Send 1 to {MAX_TEXTS} texts.", param="prompt")
-        given = asked.sampling(weave.engine.info.context, 16)
-        given["max_new_tokens"] = max(1, asked.max_tokens or 16)
-        self.sampling = sampling_of(weave, given, asked.stop, "", asked.logprobs or 0)
+        changes = body.sampling(weave.engine.info.context, 16)
+        changes["max_new_tokens"] = max(1, body.max_tokens or 16)
+        self.sampling = sampling_of(weave, changes, body.stop, "", body.logprobs or 0)
         self.id, self.created = f"cmpl-{secrets.token_hex(12)}", formats.unix_time()
-        self.all = [self._choice(ids) for ids in self.prompts for _ in range(asked.n)]
+        self.all = [self._choice(ids) for ids in self.prompts for _ in range(body.n)]
 
     def _choice(self, ids: Ids) -> Choice:
-        choice = complete_tokens(self.weave, self.scratch, ids, self.sampling, ReplyParser(0, stamps=False))
-        if self.asked.echo:
+        choice = complete_tokens(self.weave, self.runs, ids, self.sampling, ReplyParser(0, stamps=False))
+        if self.body.echo:
             choice.text = self.weave.engine.pieces(ids).text
         return choice
 
@@ -384,7 +387,7 @@ class _CompletionRun:
         choices = []
         for i, choice in enumerate(self.all):
             choice.read()
-            logprobs = None if self.asked.logprobs is None else formats.text_logprobs(choice.logprobs)
+            logprobs = None if self.body.logprobs is None else formats.text_logprobs(choice.logprobs)
             choices.append(
                 {"index": i, "text": choice.text, "logprobs": logprobs, "finish_reason": choice.finish_reason}
             )
@@ -401,26 +404,31 @@ class _CompletionRun:
                     yield chunk(i, choice.text)
                 with closing(choice):
                     for piece in choice:
-                        known = [formats.logprob_of(piece)] if self.asked.logprobs is not None else None
-                        yield chunk(i, piece.text, logprobs=known and formats.text_logprobs(known))
+                        wants_logprobs = (
+                            [formats.logprob_of(piece)] if self.body.logprobs is not None else None
+                        )
+                        yield chunk(
+                            i, piece.text, logprobs=wants_logprobs and formats.text_logprobs(wants_logprobs)
+                        )
                 yield chunk(i, "", choice.finish_reason)
-            if self.asked.with_usage:
+            if self.body.with_usage:
                 yield formats.sse_event({**self._head(), "choices": [], "usage": self._usage()})
         except HaloWeaveError as error:
             yield formats.sse_event({"error": openai_error(error)[1]})
         yield formats.DONE
 
     def _usage(self) -> dict[str, Any]:
-        each = [choice.usage for choice in self.all]
-        whole = formats.sum_usages(each)
-        whole.prompt = sum(one.prompt for one in each[:: self.asked.n])
-        return whole.as_json()
+        usages = [choice.usage for choice in self.all]
+        total = formats.sum_usages(usages)
+        total.prompt = sum(usage.prompt for usage in usages[:: self.body.n])
+        return total.as_json()
 
 
-def _texts(given: Any) -> list[str | list[int]]:
-    if isinstance(given, str) or (given and isinstance(given[0], int)):
-        return [given]
-    return list(given)
+def _texts(prompt: Any) -> list[str | list[int]]:
+    """The prompts of a request: one or several, as texts or token ids."""
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        return [prompt]
+    return list(prompt)
 
 
 def _ids_of(weave: Weave, text: str | list[int]) -> Ids:
@@ -431,31 +439,35 @@ def _ids_of(weave: Weave, text: str | list[int]) -> Ids:
     return np.array(text, np.int32)
 
 
-def _embeddings(weave: Weave, asked: EmbeddingRequest) -> dict[str, Any]:
+def _embeddings(weave: Weave, body: EmbeddingRequest) -> dict[str, Any]:
     texts = [
-        storable_text(one) if isinstance(one, str) else weave.engine.pieces(_ids_of(weave, one)).text
-        for one in _texts(asked.input)
+        storable_text(text) if isinstance(text, str) else weave.engine.pieces(_ids_of(weave, text)).text
+        for text in _texts(body.input)
     ]
-    if not 0 < len(texts) <= MAX_TEXTS or not all(one.strip() for one in texts):
+    if not 0 < len(texts) <= MAX_TEXTS or not all(text.strip() for text in texts):
         raise OpenAiError(
             400, "invalid_input", f"Send 1 to {MAX_TEXTS} texts, none of them empty.", param="input"
         )
     name, vectors = weave.memory.embed(texts)
-    if asked.dimensions not in (None, vectors.shape[1]):
+    if body.dimensions not in (None, vectors.shape[1]):
         raise OpenAiError(
-            400, "unsupported_value", f"{name} makes {vectors.shape[1]} dimensions.", param="dimensions"
+            400,
+            "unsupported_value",
+            f"The vectors of {name} have {vectors.shape[1]} dimensions.",
+            param="dimensions",
         )
-    tokens = sum(len(weave.engine.tokenize(one)) for one in texts)
+    tokens = sum(len(weave.engine.tokenize(text)) for text in texts)
 
-    def coded(vector: Any) -> Any:
+    def encoded(vector: Any) -> Any:
         raw = vector.astype("<f4")
-        return base64.b64encode(raw.tobytes()).decode() if asked.encoding_format == "base64" else raw.tolist()
+        return base64.b64encode(raw.tobytes()).decode() if body.encoding_format == "base64" else raw.tolist()
 
     return {
         "object": "list",
         "model": name,
         "data": [
-            {"object": "embedding", "index": i, "embedding": coded(one)} for i, one in enumerate(vectors)
+            {"object": "embedding", "index": i, "embedding": encoded(vector)}
+            for i, vector in enumerate(vectors)
         ],
         "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
     }

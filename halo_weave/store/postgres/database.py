@@ -390,7 +390,7 @@ class PostgresDatabase:
                 self._check_pool().putconn(raw)
 
     @contextmanager
-    def asking(self) -> Iterator[PostgresConnection]:
+    def querying(self) -> Iterator[PostgresConnection]:
         """A connection for a single statement. A transaction would need two more round trips."""
         lent: Raw | None = None
 
@@ -447,10 +447,10 @@ class PostgresDatabase:
         return zlib.crc32(str(row).encode())
 
     @contextmanager
-    def alone(self, *, patience: float) -> Iterator[None]:
+    def import_lock(self, *, timeout: float) -> Iterator[None]:
         """Hold the lock for imports and clearing, among all processes. The server releases it with its connection;
         other work continues."""
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         with self.translated(), self.connected() as lock:
             while not self._locked(lock):
                 if time.monotonic() >= deadline:
@@ -462,8 +462,8 @@ class PostgresDatabase:
             yield
 
     def _locked(self, raw: Raw) -> bool:
-        asked = "SELECT pg_try_advisory_lock(%s::int, hashtext(current_schema()))"
-        return raw.execute(asked, (IMPORT_LOCK,)).fetchone() == (True,)
+        sql = "SELECT pg_try_advisory_lock(%s::int, hashtext(current_schema()))"
+        return raw.execute(sql, (IMPORT_LOCK,)).fetchone() == (True,)
 
     def empty(self, db: Connection) -> None:
         db.defer_references()
@@ -541,7 +541,7 @@ class PostgresDatabase:
         ):
             return StoreError(f"{place} lacks pgvector 0.7 or newer ({said}). Install it on the server.")
         if isinstance(error, errors.InsufficientPrivilege):
-            return StoreError(f"{place} does not allow this ({said}). Ask whoever looks after the database.")
+            return StoreError(f"{place} does not allow this ({said}). Ask its administrator.")
         if isinstance(error, psycopg.OperationalError | PoolTimeout | psycopg.InterfaceError):
             return StoreUnreachable(
                 f"{place} cannot be reached ({said}). Check that the database runs; then try again."

@@ -75,7 +75,7 @@ class PostgresFleet:
                    ON CONFLICT ("window") DO UPDATE
                    SET token = leases.token + 1, owner = excluded.owner, expires = excluded.expires"""
         free = f"WHERE leases.owner IS NULL OR leases.owner = excluded.owner OR leases.expires <= {_NOW}"
-        with self._db.asking() as db:  # a refused caller does not make writers wait
+        with self._db.querying() as db:  # a refused caller does not make writers wait
             owner, left = self._holder(db.raw, window_id)
         if self._writes(owner, left):
             raise WindowBusy(_busy(owner, left))
@@ -100,7 +100,7 @@ class PostgresFleet:
         return owner not in ("", self.owner) and left > 0 and is_running(owner) is not False
 
     def written(self, window_id: str) -> bool:
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             return self._writes(*self._holder(db.raw, window_id))
 
     def check(self, raw: Raw, window_id: str) -> None:
@@ -140,14 +140,14 @@ class PostgresFleet:
 
     def stop(self, window_id: str) -> bool:
         with self._db.writing() as db:
-            asked = db.raw.execute(
+            request = db.raw.execute(
                 f"""INSERT INTO feed ("window", event, token, origin, told)
                     SELECT "window", 'stop', token, %s, {_NOW} FROM leases
                     WHERE "window" = %s AND owner <> %s AND expires > {_NOW} RETURNING token""",
                 (self.owner, window_id, self.owner),
             ).fetchone()
             db.raw.execute(_NOTIFY, (CHANNEL,))
-        return asked is not None
+        return request is not None
 
     # News
 

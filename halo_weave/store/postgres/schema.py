@@ -53,13 +53,13 @@ _SIGNS = re.compile(
 def to_postgres(sql: str, values: Values) -> tuple[str, Values]:
     """Convert a statement and its values for psycopg. IS NULL of a value is decided here: the server could not infer
     its type."""
-    text, names, asked = _read(sql)
+    text, names, tested = _read(sql)
     given: Mapping[str, Any]
     if isinstance(values, Mapping):
         given = values
     else:
         given = {str(place): value for place, value in enumerate(values, 1)}
-    for name in asked:
+    for name in tested:
         text = text.replace(f"\x01{name}\x01", "true" if given[name] is None else "false")
     return text, {name: given[name] for name in names}
 
@@ -72,9 +72,9 @@ def _read(sql: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     for pattern, form in _FORMS:
         sql = pattern.sub(form, sql)
     names: list[str] = []
-    asked: list[str] = []
-    for place in _places(sql):
-        (asked if place[1] else names).append(place[0])
+    tested: list[str] = []
+    for name, is_tested in _places(sql):
+        (tested if is_tested else names).append(name)
     last = 0
 
     def sign(match: re.Match[str]) -> str:
@@ -85,7 +85,7 @@ def _read(sql: str) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
             return f"\x01{name}\x01" if match.group(2) else f"%({name})s"
         return '"window"' if found == "window" else found.replace("%", "%%")
 
-    return _SIGNS.sub(sign, sql), tuple(dict.fromkeys(names)), tuple(dict.fromkeys(asked))
+    return _SIGNS.sub(sign, sql), tuple(dict.fromkeys(names)), tuple(dict.fromkeys(tested))
 
 
 def _places(sql: str) -> Iterator[tuple[str, bool]]:

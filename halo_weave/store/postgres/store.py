@@ -43,7 +43,7 @@ class PostgresVectors:
 
     @classmethod
     def of(cls, db: PostgresDatabase, generation: int) -> PostgresVectors:
-        with db.asking() as reader:
+        with db.querying() as reader:
             row = reader.execute("SELECT dimension FROM generations WHERE id = ?", (generation,)).fetchone()
         if row is None:
             raise UnknownGeneration(
@@ -58,7 +58,7 @@ class PostgresVectors:
         if time.monotonic() - self._looked > RECOUNT_SECONDS:
             self._look()
         few = among is not None or (window is not None and self._indexed and not self._many(window))
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             if few or not self._indexed:
                 rows = self._compared(db, query, limit, window, among)
             else:
@@ -107,7 +107,7 @@ class PostgresVectors:
     def _many(self, window: str | None = None) -> bool:
         """Whether the window has too many vectors to compare all."""
         here = 'AND "window" = %(window)s' if window else ""
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.raw.execute(
                 f"""SELECT count(*) FROM (SELECT 1 FROM embeddings WHERE generation = %(generation)s {here}
                         LIMIT %(most)s) AS many""",
@@ -118,7 +118,7 @@ class PostgresVectors:
     def _look(self) -> None:
         """Check whether the index can be used; if there should be one, build it in the background."""
         self._looked = time.monotonic()
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             row = db.raw.execute(
                 "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(current_schema() || '.' || %s)",
                 (self._index,),
@@ -134,8 +134,8 @@ class PostgresVectors:
         """Build the index. An unfinished one is built again."""
         try:
             with self._db.connected() as raw:
-                asked = "SELECT pg_try_advisory_lock(hashtext(current_schema()), hashtext(%s))"
-                if raw.execute(asked, (self._index,)).fetchone() != (True,):
+                sql = "SELECT pg_try_advisory_lock(hashtext(current_schema()), hashtext(%s))"
+                if raw.execute(sql, (self._index,)).fetchone() != (True,):
                     return  # another process is building it
                 counted = "SELECT count(*) FROM embeddings WHERE generation = %s"
                 row = raw.execute(counted, (self._generation,)).fetchone()
@@ -175,11 +175,11 @@ class PostgresSearch(StoreHandle):
         Both are empty if more than `limit` chunks of all windows contain the term. `window`: only chunks of this
         window.
         """
-        asked = [fold_term(term.replace("\x00", " ")) for term in terms]
+        folded = [fold_term(term.replace("\x00", " ")) for term in terms]
         nothing = (np.zeros(0, np.int64), np.zeros(0, np.float64))
         where = 'AND c."window" = %(window)s' if window else ""
         tables = "postings p JOIN chunks c ON c.number = p.chunk" if window else "postings p"
-        with self._db.asking() as db:
+        with self._db.querying() as db:
             # The numbers are sent as bytes: as rows they would take ten times longer.
             rows = db.raw.execute(
                 f"""SELECT h.term, h.holding, m.worded, m.terms, o.chunks, o.often, o.sizes
@@ -192,7 +192,7 @@ class PostgresSearch(StoreHandle):
                             string_agg(int4send(p.size), '') AS sizes
                         FROM {tables} WHERE p.term = h.term AND h.holding < %(most)s {where}) AS o
                     WHERE o.chunks IS NOT NULL""",
-                {"terms": list(dict.fromkeys(asked)), "most": limit + 1, "window": window},
+                {"terms": list(dict.fromkeys(folded)), "most": limit + 1, "window": window},
                 binary=True,
             ).fetchall()
         found: dict[str, tuple[Numbers, Scores]] = {}
@@ -200,7 +200,7 @@ class PostgresSearch(StoreHandle):
             counts, lengths = (np.frombuffer(blob, ">i4").astype(np.int64) for blob in (often, sizes))
             scores = bm25(counts, lengths, holding, chunks, total)
             found[term] = np.frombuffer(numbers, ">i8").astype(np.int64), scores
-        return [found.get(term, nothing) for term in asked]
+        return [found.get(term, nothing) for term in folded]
 
     @server_only
     def vector_search(self, generation: int) -> VectorSearch | None:

@@ -117,7 +117,7 @@ def test_an_import_that_breaks_off_says_what_stays_and_goes_on(path, monkeypatch
             if done > 0.6 * total and not other.in_transaction:
                 other.execute("BEGIN IMMEDIATE")
 
-        with closing(other), pytest.raises(StoreBusy, match=r"broke off: .* so far stays") as raised:
+        with closing(other), pytest.raises(StoreBusy, match=r"was interrupted: .* so far is kept") as raised:
             store.import_file(file, now=NOW, progress=hold)
         assert "Nothing was changed" not in str(raised.value)
         assert 0 < store.stats().turns < 20

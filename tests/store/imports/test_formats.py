@@ -209,7 +209,7 @@ def test_the_first_version_of_cards_is_known_too(store, load):
 def test_the_current_export_of_the_prototype(store, load):
     result = load("prototype-current.json")
     assert (result.program, result.notes, result.turns) == ("Halo Weave's prototype", 1, 4)
-    assert "counted anew" in result.ids
+    assert "renumbered" in result.ids
     assert "Positions are those of the file" in result.ids
     turns = heard(store)
     assert [(turn.role, turn.speaker, turn.text) for turn in turns] == [

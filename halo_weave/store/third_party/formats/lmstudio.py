@@ -105,9 +105,9 @@ def _content(value: Mapping[str, Any], left: Skipped) -> tuple[Part, ...]:
             case "text":
                 text += text_in(piece, "text")
             case "toolCallRequest":
-                told = piece.get("parameters") or piece.get("arguments")
+                arguments = piece.get("parameters") or piece.get("arguments")
                 parts += tool_parts(
-                    f"{text_in(piece, 'name')}({json.dumps(told, ensure_ascii=False) if told else ''})"
+                    f"{text_in(piece, 'name')}({json.dumps(arguments, ensure_ascii=False) if arguments else ''})"
                 )
             case "toolCallResult":
                 parts += tool_parts(text_in(piece, "content", "result"))

@@ -98,12 +98,12 @@ def _text(value: Any) -> str | None:
 
 
 def _calls(values: list[Any]) -> tuple[Part, ...]:
-    told = (
+    texts = (
         f"{text_in(one, 'name', 'displayName')}({text_in(one, 'parameters')})\n{text_in(one, 'result')}"
         for one in values
         if isinstance(one, dict)
     )
-    return tuple(part for text in told for part in tool_parts(text))
+    return tuple(part for text in texts for part in tool_parts(text))
 
 
 def _answer(text: str, extra: Mapping[str, Any]) -> tuple[Part, ...]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from halo_weave.chat.tools.memory_requests import memory_request
+from halo_weave.core.memory_requests import memory_request
 
 
 @pytest.mark.parametrize(
