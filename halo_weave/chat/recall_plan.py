@@ -57,7 +57,6 @@ class RecallResult(NamedTuple):
     near: tuple[
         PlannedResurrection, ...
     ] = ()  # not worth their tokens; the best first, each with its own cost
-    best_probability: float = 0.0  # of all hits, live chunks included
 
 
 NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
@@ -229,7 +228,6 @@ def search_and_plan_recall(
             PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
             for hit in near[:MAX_NEAR_MISSES]
         ),
-        max((hit.probability for hit in informative), default=0.0),
     )
 
 
