@@ -99,6 +99,10 @@ def examples_of(talk: Talk, new_memory: Callable[[], Memory], small_talk: Sequen
         for query in queries:
             examples.add(talk.name, memory.recall, query, memory.written, now)
 
+    with new_memory() as memory:  # embeds everything at once, which is faster than session by session
+        for turns in talk.sessions:
+            memory.add(talk, turns)
+        reindex(memory.store, memory.embedder, now=lambda: datetime.now(UTC))
     with new_memory() as memory:
         for number, turns in enumerate(talk.sessions):
             if talk.flows and number:

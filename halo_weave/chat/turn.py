@@ -32,6 +32,7 @@ from halo_weave.chat.transcript import MIN_USED_SHARE
 from halo_weave.chat.turn_request import ClientOptions, TurnRequest
 from halo_weave.chat.views import ChunkView
 from halo_weave.core.attribution import AttributionTracker, capture_for_attribution
+from halo_weave.core.informativeness import asks_for_own_fact
 from halo_weave.core.memory_requests import MemoryRequest, memory_request
 from halo_weave.core.pruning import Prune, PrunePlan, PruneReason, plan_prune
 from halo_weave.core.resurrection import RecallHit, RecallPlan
@@ -60,6 +61,8 @@ CONFIRM = {
     "forgotten": "\n\n(This is deleted from your memory now. Reply in one short sentence that you have forgotten it.)",
 }
 NOTHING_SAVED = "\n\n(Nothing like this was saved in your memory. Say that in one short sentence.)"
+# Added to a question that only the user can answer: small models invent an answer rather than admit that they do not know.
+IF_NOT_TOLD = "\n\n(If I have not told you this, say that you don't know it.)"
 NOTHING_ADDED = "I have used my memory, and have nothing to add."
 BRIGHTNESS_INTERVAL = 0.1  # seconds between two reports of brightness
 
@@ -85,7 +88,6 @@ class TurnRun:
         self._request_done = False  # the program has carried out `memory_request`
         self._model_saved = False  # the model itself has changed the structured memory, with a tool
         self.memory_change: events.MemoryChanged | None = None  # what `memory_request` changed
-        self._best_probability = 0.0  # of all that recall found, live chunks included
 
         if request.client is None:
             prompt = runtime.system_prompt(
@@ -128,7 +130,7 @@ class TurnRun:
         yield from self._recall(len(message), ids)
         yield self._store_message(message, ids)
         saved = self._run_memory_request(ids) if self.tool_format == "off" else None
-        self._annotate_with_memory(ids, saved)
+        self._annotate_message(ids, saved)
 
         self._begin_reply(ids, ids.start + len(message))
         try:
@@ -243,7 +245,6 @@ class TurnRun:
             room = self.open_window.context_room(self.open_window.working_set.size) - message_tokens
         yield events.SearchStarted(max(0, room))
         result = plan_within(room) if room > 0 else NOTHING_RECALLED
-        self._best_probability = result.best_probability
         if result.plan.chunks:
             yield self._resurrect(result.plan, result.hits)
 
@@ -336,26 +337,24 @@ class TurnRun:
             return forget_entry(self.memory, self.memory_request.text, now=self.now())
         return None
 
-    def _annotate_with_memory(self, ids: Reservation, memory_change: events.MemoryChanged | None) -> None:
-        """Add to the message in the prompt: related memory entries, and that its memory request was carried out."""
-        if self.memory is None or self.request.question:
+    def _annotate_message(self, ids: Reservation, change: events.MemoryChanged | None) -> None:
+        """Add to the message in the prompt what the model has to know to answer it: saved memory entries, that the memory
+        request was carried out, or that it may say that it does not know."""
+        if self.request.question:
             return
-        after = CONFIRM[memory_change.change] if memory_change else ""
-        if (
-            self.memory_request is not None
-            and self.memory_request.kind == "forget"
-            and not memory_change
-            and self.tool_format == "off"
-        ):
-            after = NOTHING_SAVED
-        annotates = (
-            self.engine.info.parameters >= CAPABLE_MODEL_PARAMETERS and self.settings.memory_tree_in_prompt
-        )
-        before = (
-            saved_memories_note(self.memory, self.memory_request)
-            if annotates and self.tool_format == "off"
-            else ""
-        )
+        before = after = ""
+        if self.memory is not None and self.tool_format == "off":
+            if change:
+                after = CONFIRM[change.change]
+            elif self.memory_request is not None and self.memory_request.kind == "forget":
+                after = NOTHING_SAVED
+            if (
+                self.engine.info.parameters >= CAPABLE_MODEL_PARAMETERS
+                and self.settings.memory_tree_in_prompt
+            ):
+                before = saved_memories_note(self.memory, self.memory_request)
+        if not after and self.request.client is None and asks_for_own_fact(self.request.text):
+            after = IF_NOT_TOLD
         if before or after:
             self.open_window.extend_annotation(ids.user_turn, before, after)
 
