@@ -139,7 +139,7 @@ class DraftWriter:
         with self._saving:
             self._open.append(draft)
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="halo-weave-drafts", daemon=True)
+                self._thread = Thread(target=self._run, name="halo-weave drafts", daemon=True)
                 self._thread.start()
         return draft
 
