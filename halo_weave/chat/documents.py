@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol
 
-from halo_weave.chat.open_window import ChunkOrigin, OpenWindow, recall_room
+from halo_weave.chat.open_window import ChunkOrigin, OpenWindow
 from halo_weave.chat.prompt import TurnAnnotation
 from halo_weave.chat.runtime import Runtime
 from halo_weave.core.pruning import Prune, PrunePlan, PruneReason
@@ -77,7 +77,7 @@ def _plain(name: str, data: bytes) -> str:
                 f"{name} is not a text, a PDF or a DOCX. Only those can be attached."
             ) from None
         raise DocumentRefused(
-            f"{name} is not in UTF-8, so its letters cannot be told for sure. Save it as UTF-8, then attach it."
+            f"{name} is not in UTF-8, so its letters cannot be read reliably. Save it as UTF-8, then attach it."
         ) from None
     if len(_CONTROLS.findall(text[:65_536])) > _UNREADABLE * len(text[:65_536]):
         raise DocumentRefused(f"{name} is not a text, a PDF or a DOCX. Only those can be attached.")
@@ -154,7 +154,7 @@ class Documents:
         """A text that was extracted before, with its token count."""
         limits, name = self._limits(window_id), document_name(name)
         runtime = self._runtime
-        model = runtime.model if window_id is None else runtime.model_in(window_id)
+        model = runtime.default_model if window_id is None else runtime.model_for_window(window_id)
         tokens = len(model.engine.tokenize(text))
         if tokens > limits.document_tokens:
             raise DocumentRefused(
@@ -196,7 +196,7 @@ def attach(
     openings are pruned at once, and can be resurrected like any other chunk. Yields the prune plans.
     """
     documents = asked.documents
-    room = max(0, recall_room(open_window, user)) // 2  # the other half is for recall
+    room = max(0, open_window.recall_room(user)) // 2  # the other half is for recall
     for place, document in enumerate(documents):
         tokens, now = open_window.engine.tokenize(document.text), runtime.now()
         ids = runtime.store.reserve(len(tokens))

@@ -96,7 +96,7 @@ class Prefetcher:
         runtime = self._runtime
         if runtime.state.error is not None or window_id in runtime.busy_windows:
             return
-        how = runtime.open_window(window_id).settings.prefetch
+        how = runtime.window_for_reading(window_id).settings.prefetch
         if how in ("off", "frames"):
             request = _PrefetchRequest(request.speaker)
         elif how == "load":
@@ -105,7 +105,7 @@ class Prefetcher:
         most = None if how == "compute" and (request.resurrect or request.text) and _idle() else FRAMES
         for _ in range(TRIES):
             version = runtime.store.version()
-            open_window = runtime.open_window(window_id)
+            open_window = runtime.window_for_reading(window_id)
             if how == "off" or not open_window.engine.info.abilities.cuts or not len(open_window.working_set):
                 return
             prompt = _prompt_of(open_window, request, runtime)
@@ -142,14 +142,14 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runt
             annotations[one.chunk.key.turn_id] = annotation
         if len(one.chunk) != one.chunk.span:
             retokenized.add(one.chunk.start)
-    return open_window.prompt_builder.ahead(
+    return open_window.prompt_builder.next_prompt_prefix(
         sorted(chunks, key=lambda chunk: chunk.start),
         open_window.system_prompt,
         annotations,
         frozenset(retokenized),
         message_annotation=open_window.next_message_annotation(request.speaker, runtime.now()),
         effort=open_window.settings.effort,
-        words=open_window.engine.tokenize(request.text) if request.text else None,
+        typed_tokens=open_window.engine.tokenize(request.text) if request.text else None,
         said_at=said_at,
         own_turns=own_turns,
         owner=open_window.record.owner,

@@ -22,9 +22,9 @@ class PrunedGap:
 
 @dataclass(frozen=True, slots=True)
 class PrunedGaps:
-    """All pruned chunks of a window, by their place among the live ones."""
+    """The pruned chunks of a window, between its live chunks."""
 
-    before: Mapping[ChunkKey, PrunedGap]  # pruned thoughts before each live chunk
+    before: Mapping[ChunkKey, PrunedGap]  # the pruned chunks right before each live chunk
     tail: PrunedGap | None  # the pruned chunks after the last live one
     whole: PrunedGap
     thoughts: Mapping[

@@ -50,7 +50,7 @@ class Weave:
         new_recorder: NewRecorder | None = None,
         engine_list: EngineList | None = None,
         open_other: OpenEngine | None = None,
-        silent: Engine | None = None,
+        local_tokenizer: Engine | None = None,
         delete_recordings: DeleteRecordings | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -63,10 +63,10 @@ class Weave:
             calibration=calibration,
             now=now,
         )
-        self.runtime.new_recorder, self.runtime.erase_recordings = new_recorder, delete_recordings
-        self.runtime.listed, self.runtime.open_other = engine_list, open_other
-        if silent is not None:
-            self.runtime.use_token_counter(silent)
+        self.runtime.new_recorder, self.runtime.delete_recording_files = new_recorder, delete_recordings
+        self.runtime.engine_list, self.runtime.open_other = engine_list, open_other
+        if local_tokenizer is not None:
+            self.runtime.use_local_tokenizer(local_tokenizer)
         self._prefetcher = Prefetcher(self.runtime)
         self.turns = Turns(self.runtime, self._prefetcher)
         self.models = Models(self.runtime, self.turns, open_model, calibrate, remember_model)
@@ -88,7 +88,7 @@ class Weave:
     def of(self, person: str) -> Weave:
         """The same system, limited to what a person owns or others share with them. While there is only one person,
         without limits."""
-        whole = self.runtime.root
+        whole = self.runtime.unrestricted
         if not whole.store.several():
             return self
         runtime = whole.with_access(whole.store.access_of(person))
@@ -154,4 +154,4 @@ class MemoryTools:
         runtime = self.runtime
         keys = self.tree.query(path, now=runtime.now()).keys
         with runtime.exclusive_change(window_id):
-            return inject_snapshot(runtime.open_window_to_change(window_id), keys, now=runtime.now())
+            return inject_snapshot(runtime.window_for_change(window_id), keys, now=runtime.now())

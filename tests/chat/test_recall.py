@@ -37,7 +37,7 @@ def said_in(weave, name, *, tags=(), texts=FACTS, **settings):
     tag(weave, window.id, *tags)
     for text in texts:
         list(weave.turns.steps(window.id, text))
-    weave.runtime.recall.settle(30)
+    weave.runtime.memory_search.settle(30)
     return window.id
 
 

@@ -57,7 +57,7 @@ def file_entry(
 ) -> MemoryChanged:
     """Let the model choose a heading and a title for a saved entry, and move the entry there.
 
-    The entry stays where it is if the model chooses none, or if somebody has changed or moved it meanwhile.
+    The entry stays where it is if the model chooses none, or if it has been changed or moved since it was saved.
     """
     headings = [one.heading for one in tree.listing().children if one.heading != UNSORTED][:MAX_HEADINGS]
     try:
