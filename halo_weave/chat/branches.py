@@ -152,14 +152,14 @@ class Branches:
         self._runtime.window(window_id)
         return [
             TurnVersion(
-                one.id,
-                one.role,
-                one.speaker,
-                one.said,
-                on_branch(store, window_id, one.id),
-                text_of_turn(store, one.id),
+                follower.id,
+                follower.role,
+                follower.speaker,
+                follower.said,
+                on_branch(store, window_id, follower.id),
+                text_of_turn(store, follower.id),
             )
-            for one in store.followers(turn.parent or 0, turn.window)
+            for follower in store.followers(turn.parent or 0, turn.window)
         ]
 
     def switch(self, window_id: str, turn_id: int) -> TurnRecord:

@@ -401,7 +401,7 @@ def _plan(plan: PrunePlan) -> dict[str, Any]:
         "goal": plan.goal,
         "current": sorted(plan.current),
         "kept": [str(key) for key in plan.kept],
-        "goes": [{**asdict(one), "key": str(one.key), "why": str(one.why)} for one in plan.chunks],
+        "goes": [{**asdict(chunk), "key": str(chunk.key), "why": str(chunk.why)} for chunk in plan.chunks],
     }
 
 

@@ -171,7 +171,7 @@ class Documents:
             raise BadInput(
                 f"A message may have {MAX_DOCUMENTS} documents. Send some of them with the next one."
             )
-        return tuple(self.counted(one.name, one.text, window_id) for one in documents)
+        return tuple(self.counted(document.name, document.text, window_id) for document in documents)
 
     def _limits(self, window_id: str | None) -> Settings:
         runtime = self._runtime
@@ -239,7 +239,7 @@ def document_cost(open_window: OpenWindow, documents: Sequence[Document]) -> int
     """Tokens of the documents with their frames."""
     frame = open_window.working_set.frame_tokens.get(Role.USER, 0)
     said = open_window.record.created if open_window.settings.timestamps else None
-    names = (TurnAnnotation.quotation(said, Role.USER, document=one.name) for one in documents)
+    names = (TurnAnnotation.quotation(said, Role.USER, document=document.name) for document in documents)
     return sum(
         one.tokens + frame + open_window.prompt_builder.annotation_tokens(name)
         for one, name in zip(documents, names, strict=True)

@@ -242,4 +242,4 @@ def _size(event: WindowEvent) -> int:
     if isinstance(event, BrightnessChanged):
         return EACH + 4 * event.brightness.nbytes
     chunks: tuple[ChunkView | PrunedChunk, ...] = getattr(event, "chunks", ())
-    return EACH + EACH_TOKEN * sum(one.tokens for one in chunks)
+    return EACH + EACH_TOKEN * sum(chunk.tokens for chunk in chunks)

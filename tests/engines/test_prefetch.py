@@ -137,7 +137,7 @@ def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
             talk.add(Role.USER, "Go on.")
             heard[costs] = talk.hear(SIX, Capture())
             assert engine.mapping_errors == 0
-            sliding = engine.config.sliding
+            sliding = engine.config.sliding_window
     assert len(apart) == (0 if sliding else 2)
     mine, theirs = heard[0], heard[10**12]
     assert mine.read is not None

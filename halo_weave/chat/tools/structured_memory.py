@@ -309,14 +309,14 @@ def _packed(chunk: SnapshotChunk) -> dict[str, Json]:
 def _remembered(entry: MemoryEntry) -> SavedEntry:
     chunks = tuple(
         SnapshotChunk(
-            None if one["key"] is None else ChunkKey.parse(one["key"]),
-            one["text"],
-            one["tokens"],
-            one["similarity"],
-            one.get("said"),
+            None if chunk["key"] is None else ChunkKey.parse(chunk["key"]),
+            chunk["text"],
+            chunk["tokens"],
+            chunk["similarity"],
+            chunk.get("said"),
         )
-        for one in entry.snapshot
-        if "key" in one
+        for chunk in entry.snapshot
+        if "key" in chunk
     )
     return SavedEntry(
         entry.path,
@@ -349,14 +349,14 @@ def _word_similarities(
         return sum(weights[word] for word in asked & words) / total
 
     kept = {
-        entry.path: [share(set(terms(one["text"]))) for one in entry.snapshot if "text" in one]
+        entry.path: [share(set(terms(chunk["text"]))) for chunk in entry.snapshot if "text" in chunk]
         for entry in entries
     }
     return {path: (share(words), kept[path]) for path, words in held.items()}
 
 
 def _words_of(entry: MemoryEntry) -> str:
-    kept = (one["text"] for one in entry.snapshot if "text" in one)
+    kept = (chunk["text"] for chunk in entry.snapshot if "text" in chunk)
     return " ".join([entry.path, _text_of(entry.content), *kept])
 
 

@@ -55,7 +55,7 @@ class TokenBatch:
     """The arrays of a llama_batch, allocated once."""
 
     def __init__(self, size: int) -> None:
-        self.tokens, self.places, self.ones, self.sequences = (
+        self.tokens, self.places, self.sequence_counts, self.sequences = (
             np.ones(size, dtype=np.int32) for _ in range(4)
         )
         self.wants_logits = np.zeros(size, dtype=np.int8)
@@ -67,7 +67,7 @@ class TokenBatch:
             token=self.tokens.ctypes.data_as(integers),
             embd=None,
             pos=self.places.ctypes.data_as(integers),
-            n_seq_id=self.ones.ctypes.data_as(integers),
+            n_seq_id=self.sequence_counts.ctypes.data_as(integers),
             seq_id=self.sequence_lists,
             logits=self.wants_logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
@@ -100,13 +100,13 @@ class ContextConfig:
 
     threads: int
     batch: int  # tokens per decode; another window waits at most for one decode
-    limit: int  # context length the model was trained with
+    trained_context: int  # context length the model was trained with
     cell_bytes: int  # size of one token's keys and values
     buffer_bytes: int  # size of a context without its cells
     graveyard_bytes: int  # limit for the saved cells of pruned text
     callback_in_c: bool  # use the attention callback in C
     kv_type: KvType = "f16"
-    sliding: int = 0  # width of the model's sliding window in tokens; 0: it has none
+    sliding_window: int = 0  # width of the model's sliding window in tokens; 0: it has none
 
     def bytes(self, cells: int) -> int:
         """Memory of a context with this number of cells."""
@@ -168,13 +168,13 @@ class KvCache:
             if attention
             else None
         )
-        self.last_rows: Floats | None = None  # (queries, columns) of the last decode
-        self.last_raw: Floats | None = None  # (queries, pairs, columns)
+        self.last_attention: Floats | None = None  # (queries, columns) of the last decode
+        self.last_attention_by_head: Floats | None = None  # (queries, pairs, columns)
         self.context: int | None = self.model.context(
             n_ctx=size,
             n_batch=self.config.batch,
             n_ubatch=self.config.batch,
-            n_seq_max=3 if self.config.sliding else 2,  # LIVE, SCRATCH, and HELD for a sliding window
+            n_seq_max=3 if self.config.sliding_window else 2,  # LIVE, SCRATCH, and HELD for a sliding window
             kv_unified=True,  # so that sequences share cells
             swa_full=True,  # a cell for each token in the layers with a sliding window, too
             flash_attn_type=bindings.FLASH_ATTENTION_OFF,
@@ -503,14 +503,14 @@ class KvCache:
                     self.evicted.append(self._copy_tokens(sent[piece]))
                     self.newly_evicted.append(self.evicted[-1])
                     free_tokens -= len(sent[piece])
-            for sequence in (LIVE, HELD) if self.config.sliding else (LIVE,):
+            for sequence in (LIVE, HELD) if self.config.sliding_window else (LIVE,):
                 self.c.llama_memory_seq_rm(self.memory, sequence, first, last)
             self.cells.release(self.columns[run])
         self.drop_oldest(self.evicted_bytes - self.config.graveyard_bytes)
 
     def _discard_cells(self, cells: npt.NDArray[np.int32], places: Places) -> None:
         """Free the cells of tokens that were computed but did not become live, since execution was stopped."""
-        if len(cells) and self.config.sliding:
+        if len(cells) and self.config.sliding_window:
             self.c.llama_memory_seq_rm(self.memory, HELD, int(places[0]), int(places[-1]) + 1)
         self.cells.release(cells)
 
@@ -524,7 +524,7 @@ class KvCache:
         """Runs of adjacent live tokens. With a sliding window, llama.cpp saves at most its width at once."""
         for start, stop in contiguous_runs(index):
             while start < stop:
-                reach = int(self.places[index[start]]) + (self.config.sliding or NEVER)
+                reach = int(self.places[index[start]]) + (self.config.sliding_window or NEVER)
                 end = start + int(np.searchsorted(self.places[index[start:stop]], reach))
                 yield index[start:end]
                 start = end
@@ -552,7 +552,7 @@ class KvCache:
 
     def _hold(self, sequence: int, first: int, last: int) -> None:
         """Keep llama.cpp from freeing cells that have left the sliding window: a second sequence refers to them, too."""
-        if self.config.sliding:
+        if self.config.sliding_window:
             self.c.llama_memory_seq_cp(self.memory, sequence, HELD, first, last)
 
     def _restore_cells(self, saved: SavedCells, first_token: int, places: Places) -> npt.NDArray[np.int32]:
@@ -604,7 +604,7 @@ class KvCache:
         columns[start:stop] = self.decode(
             prompt.ids[start:stop], places[start:stop], sequence, logits, rows_wanted
         )
-        for i in range(max(start, observation.rows_from), stop) if self.last_rows is not None else ():
+        for i in range(max(start, observation.rows_from), stop) if self.last_attention is not None else ():
             if prompt.kinds[i] == CHUNK:
                 row = self._row(i - stop, columns[: i + 1], prompt.kinds[: i + 1])
                 if row is None:
@@ -617,13 +617,13 @@ class KvCache:
     def decode(
         self, ids: Ids, places: Places, sequence: int, logits: npt.NDArray[np.bool_], queries: int
     ) -> npt.NDArray[np.int32]:
-        """Run tokens through the model. Returns their cells; `last_rows` has the attention of the last `queries` tokens."""
+        """Run tokens through the model. Returns their cells; `last_attention` has the attention of the last `queries` tokens."""
         cells = self.cells.allocate(len(ids))
         if self.attention_capture:
             self.attention_capture.open(len(ids), queries)
         result = self.c.llama_decode(self.context, self.batch.fill(ids, places, sequence, logits))
         if self.attention_capture:
-            self.last_rows, self.last_raw = self.attention_capture.close()
+            self.last_attention, self.last_attention_by_head = self.attention_capture.close()
         if result:
             self.rebuild_reason = "a decode failed"
             raise EngineError(
@@ -701,10 +701,10 @@ class KvCache:
 
     def _row(self, query: int, columns: npt.NDArray[np.int32], kinds: Kinds) -> AttentionRow | None:
         """The attention of one token of the last decode. `query`: its index, counted from the end."""
-        if self.last_rows is None:
+        if self.last_attention is None:
             return None
-        raw = None if self.last_raw is None else self.last_raw[query]
-        return attention_row(self.last_rows[query], columns, kinds, raw)
+        raw = None if self.last_attention_by_head is None else self.last_attention_by_head[query]
+        return attention_row(self.last_attention[query], columns, kinds, raw)
 
 
 # The cost of copying one token and of creating a context, as a number of cells attended to (2.5 us each on one core,
@@ -730,7 +730,7 @@ class PrefixContext:
     def is_worthwhile(self, start: int, stop: int) -> bool:
         """Whether computing tokens `start` to `stop` here is faster than in the main context."""
         main = self._main_cache
-        if main.config.sliding or not start:
+        if main.config.sliding_window or not start:
             return False
         avoided_work = (stop - start) * (len(main.cells) - main.cells.free - start)
         present = self._prefix_cache.count if self._prefix_cache else 0
