@@ -11,7 +11,7 @@ from threading import Event as Flag
 from typing import Any, Literal
 
 from halo_weave.chat import events
-from halo_weave.chat.attention_tracker import AttentionTracker
+from halo_weave.chat.attention_dispatcher import AttentionDispatcher
 from halo_weave.chat.capture import NullRecorder, TurnRecorder
 from halo_weave.chat.documents import attach, document_cost
 from halo_weave.chat.injection import InjectionPlan, plan_injection
@@ -108,7 +108,7 @@ class TurnRun:
         open_window.working_set.recording = runtime.recording(open_window.record.id, self.settings)
         self.recorder: TurnRecorder = open_window.working_set.recording or NullRecorder()
         self.attribution = AttributionTracker(open_window.calibration, include_question=True)
-        self.attention = AttentionTracker(open_window, self.attribution, self.recorder)
+        self.attention = AttentionDispatcher(open_window, self.attribution, self.recorder)
 
     def run(self) -> Iterator[events.TurnEvent]:
         """Answer one message and yield what happens, in order.
