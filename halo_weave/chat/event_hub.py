@@ -87,7 +87,7 @@ class EventHub:
                 nudge()
 
     def forget(self) -> int:
-        """Drop all events. Returns how many bytes that frees."""
+        """Drop all events. Returns the number of freed bytes."""
         with self._lock:
             held, self._bytes = self._bytes, 0
             self._kept.clear()

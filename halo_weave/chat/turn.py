@@ -214,7 +214,9 @@ class TurnRun:
         cost = document_cost(self.open_window, self.request.documents)
         fits_whole = cost <= self.open_window.recall_room(message_tokens, may_prune_others=True)
         yield from self._prune_to_fit(message_tokens + cost if fits_whole else message_tokens)
-        for plan in attach(self.runtime, self.open_window, self.request, message_tokens, whole=fits_whole):
+        for plan in attach(
+            self.runtime, self.open_window, self.request, message_tokens, fits_whole=fits_whole
+        ):
             self._prune_chunks(plan, before_turn=True)
         self.runtime.memory_search.embed_soon()
         yield events.WindowChanged()

@@ -148,7 +148,7 @@ class StructuredMemory:
         return _remembered(entry)
 
     def query(self, path: str, *, now: datetime | None) -> SavedEntry:
-        """One entry. With a time it counts as accessed then; None: it is only looked at."""
+        """One entry. With a time it counts as accessed then; None: the access is not recorded."""
         path = checked_path(path)
         entry = self._store.entry(path, now=now)
         if entry is None:
