@@ -300,7 +300,7 @@ def measure(
         note("nll_ahead: what follows a message that was read ahead")
         count = options.dialogues or max(1, round(DIALOGUES * share / 2))
         result["nll_ahead"] = _checked(
-            abilities.ahead and abilities.cuts and any(options.data.glob("*.json")),
+            abilities.prefetch and abilities.cuts and any(options.data.glob("*.json")),
             "no dialogues, or nothing can be read ahead",
             lambda: nll_ahead(engine, options.data, count),
         )

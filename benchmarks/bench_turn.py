@@ -275,7 +275,7 @@ def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: boo
     quota = len(weave.engine.tokenize(text)) + room
     weave.windows.change(window, settings={"resurrection_budget": quota})
     if typed:
-        weave.memory.preview(window, text, ahead=True)
+        weave.memory.preview(window, text, prefetch=True)
     weave._prefetcher.settle()
     if isinstance(weave.engine, LlamaEngine):
         weave.engine.scheduler.wait_until_idle()

@@ -237,15 +237,15 @@ class Memory:
         ]
 
     def preview(
-        self, window_id: str, text: str, overrides: RecallOverrides = NO_OVERRIDES, *, ahead: bool = False
+        self, window_id: str, text: str, overrides: RecallOverrides = NO_OVERRIDES, *, prefetch: bool = False
     ) -> Preview:
-        """What would be resurrected for this text while it is being typed. Nothing is changed. `ahead`: also prefetch
+        """What would be resurrected for this text while it is being typed. Nothing is changed. `prefetch`: also prefetch
         the next prompt, if the settings allow it."""
         text, open_window = storable_text(text), self._runtime.window_for_reading(window_id)
         tokens = len(open_window.engine.tokenize(text))
         room = open_window.recall_room(tokens, may_prune_others=overrides.room)
-        speaker = self._runtime.speaker_name(open_window.record) if ahead else ""
-        if ahead and room <= 0 and text.strip():
+        speaker = self._runtime.speaker_name(open_window.record) if prefetch else ""
+        if prefetch and room <= 0 and text.strip():
             self._prefetcher.request(window_id, text, speaker=speaker)
         if room <= 0 or not text.strip():
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
@@ -253,7 +253,7 @@ class Memory:
         hits, plan, near = open_window.search_and_plan(
             text, room, search=runtime.search, now=runtime.now(), overrides=overrides
         )
-        if ahead:
+        if prefetch:
             self._prefetcher.request(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
         texts = {record.key: record.chunk.text for record in runtime.store.chunks_by_key(told)}

@@ -50,7 +50,7 @@ class Prefetcher:
         `text`: typed so far; `resurrect`: the chunks that would be resurrected for it; `speaker`: its author, if
         several people write in the window.
         """
-        if not self._runtime.engine.info.abilities.ahead:
+        if not self._runtime.engine.info.abilities.prefetch:
             return
         with self._changed:
             if self._closed:
@@ -88,9 +88,9 @@ class Prefetcher:
             try:
                 self._read(window_id, request)
             except HaloWeaveError as error:  # the message is read when it is sent
-                log.debug("%s is not read ahead: %s", window_id, error)
+                log.debug("%s is not prefetched: %s", window_id, error)
             except Exception:
-                log.exception("Reading ahead failed.")
+                log.exception("Prefetching failed.")
 
     def _read(self, window_id: str, request: _PrefetchRequest) -> None:
         runtime = self._runtime

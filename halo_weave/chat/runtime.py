@@ -535,7 +535,8 @@ class Runtime:
         return open_window
 
     def window_for_change(self, window_id: str) -> OpenWindow:
-        """The open window, for a caller that has locked it by `exclusive`. It is not given to other callers until then."""
+        """The open window, for a caller that has locked it by `exclusive`. It is not given to other callers
+        until the lock is released."""
         self.store.check_writes(window_id)
         open_window = self.window_for_reading(window_id)
         self._open_windows.pop(window_id, None)

@@ -279,16 +279,16 @@ def _assign_places(preferred: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]
     A computed or borrowed token (-1) gets the place after its left neighbour. A restored token gets its old place if that is
     still free between its neighbours.
     """
-    ahead = np.full(len(preferred), np.iinfo(np.int64).max)  # the place of the next kept token
+    next_kept_place = np.full(len(preferred), np.iinfo(np.int64).max)  # the place of the next kept token
     following = np.iinfo(np.int64).max
     for i in range(len(preferred) - 1, -1, -1):
-        ahead[i] = following
+        next_kept_place[i] = following
         if kept[i]:
             following = preferred[i]
     places = np.empty(len(preferred), dtype=np.int64)
     last = -1
     for i, place in enumerate(preferred.tolist()):
-        free = place > last and (kept[i] or place < ahead[i])
+        free = place > last and (kept[i] or place < next_kept_place[i])
         last = place if free else last + 1
         places[i] = last
     return places

@@ -227,7 +227,7 @@ class LlamaEngine(Engine):
         max_computed: int | None = None,
         capture: Capture | None = None,
     ) -> None:
-        if self.info.abilities.ahead:
+        if self.info.abilities.prefetch:
             flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
             observation = Observation.of(flat, prompt.read_from, supported_capture(self.info, capture))
             work = self._prefetch(window, flat, room, mode, max_computed, observation)

@@ -91,7 +91,7 @@ def model_info_of(
         template_words=template.words,
         adds_bos=template.adds_bos,
         abilities=Capabilities(
-            attention=not c.llama_model_is_recurrent(model.handle), cuts=traits.cuts, ahead=traits.cuts
+            attention=not c.llama_model_is_recurrent(model.handle), cuts=traits.cuts, prefetch=traits.cuts
         ),
         wide_layers=traits.wide_layers,
         file=str(model.path),
