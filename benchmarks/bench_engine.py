@@ -166,10 +166,10 @@ def random_rounds(engine: LlamaEngine, count: int) -> dict[str, int]:
                 said.append(event.id)
         cache = engine.caches["rounds"]
         columns = cache.columns[: cache.count]
-        if cache.last_rows is not None:
-            dead = np.ones(cache.last_rows.shape[1], dtype=bool)
+        if cache.last_attention is not None:
+            dead = np.ones(cache.last_attention.shape[1], dtype=bool)
             dead[columns] = False
-            faults += bool(np.any(cache.last_rows[-1][dead]))
+            faults += bool(np.any(cache.last_attention[-1][dead]))
         faults += len(np.unique(columns)) != cache.count or not bool(cache.cells.taken[columns].all())
         if said:
             labels = np.arange(position, position + len(said), dtype=np.int64)

@@ -62,7 +62,7 @@ def match_history(
 
 
 def _likeliest(store: SqlStore, wanted_hash: int, window: str | None) -> list[TurnRecord]:
-    """Turns with this hash; those that no turn follows come first."""
+    """Turns with this hash; those without following turns come first."""
     found = store.turns_with_hash(wanted_hash, window=window)
     return (
         sorted(found, key=lambda turn: bool(store.followers(turn.id, turn.window)))
@@ -152,14 +152,14 @@ class Branches:
         self._runtime.window(window_id)
         return [
             TurnVersion(
-                one.id,
-                one.role,
-                one.speaker,
-                one.said,
-                on_branch(store, window_id, one.id),
-                text_of_turn(store, one.id),
+                follower.id,
+                follower.role,
+                follower.speaker,
+                follower.said,
+                on_branch(store, window_id, follower.id),
+                text_of_turn(store, follower.id),
             )
-            for one in store.followers(turn.parent or 0, turn.window)
+            for follower in store.followers(turn.parent or 0, turn.window)
         ]
 
     def switch(self, window_id: str, turn_id: int) -> TurnRecord:
@@ -171,7 +171,7 @@ class Branches:
         return self.rewind(window_id, last.id)
 
     def rewind(self, window_id: str, turn_id: int) -> TurnRecord:
-        """Make this turn the window's last one. The turns that followed are set aside and can be checked out again."""
+        """Make this turn the window's last one. The turns that followed leave the current branch and can be checked out again."""
         runtime = self._runtime
         with runtime.exclusive(window_id):
             runtime.window(window_id)

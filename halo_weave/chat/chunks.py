@@ -94,7 +94,7 @@ class Chunks:
         return self._runtime.store.chunk_tags([key]).get(key, ())
 
     def add_negative_feedback(self, window_id: str, key: ChunkKey, question: str) -> None:
-        """Note that the chunk is the wrong memory for this question: it is not resurrected for similar questions."""
+        """Record that the chunk is the wrong memory for this question: it is not resurrected for similar questions."""
         query = storable_text(question).strip()
         if not query:
             raise BadInput("Say which question it is the wrong memory for.")

@@ -89,7 +89,7 @@ def inject_chunk(open_window: OpenWindow, key: ChunkKey, *, now: datetime) -> In
     plan = plan_injection(open_window, lambda room: _with_pairs(open_window, key, room), share=1.0)
     pruned = _make_room(open_window, plan, now)
     resurrected = open_window.resurrect_by_user(key, now=now)
-    pairs = tuple(one for one in plan.recall.chunks if one.key != key)
+    pairs = tuple(chunk for chunk in plan.recall.chunks if chunk.key != key)
     also = open_window.resurrect(replace(plan.recall, chunks=pairs), {}, now=now) if pairs else ()
     return Injection((resurrected, *also), pruned)
 

@@ -213,13 +213,13 @@ class Memory:
         tags = runtime.store.chunk_tags(plan.keys)
         found = [
             SearchResult(
-                hits.get(one.key) or RecallHit(one.key, one.similarity),
-                records[one.key],
+                hits.get(chunk.key) or RecallHit(chunk.key, chunk.similarity),
+                records[chunk.key],
                 live=False,
-                part=one.reason,
-                tags=tags.get(one.key, ()),
+                part=chunk.reason,
+                tags=tags.get(chunk.key, ()),
             )
-            for one in plan.chunks
+            for chunk in plan.chunks
         ]
         return found, plan.cost
 
@@ -230,7 +230,7 @@ class Memory:
 
     def tags(self) -> list[TagCount]:
         """All tags of windows and chunks, sorted."""
-        windows = Counter(tag for one in self._runtime.store.windows() for tag in one.tags)
+        windows = Counter(tag for window in self._runtime.store.windows() for tag in window.tags)
         chunks = self._runtime.store.tag_counts()
         return [
             TagCount(tag, windows[tag], chunks.get(tag, 0)) for tag in sorted(windows.keys() | chunks.keys())
@@ -256,7 +256,7 @@ class Memory:
         if ahead:
             self._prefetcher.request(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
-        texts = {one.key: one.chunk.text for one in runtime.store.chunks_by_key(told)}
+        texts = {record.key: record.chunk.text for record in runtime.store.chunks_by_key(told)}
         over = max(0, tokens + plan.cost - open_window.context_room(open_window.working_set.size))
         return Preview(plan, hits, texts, tokens, near, over if overrides.room else 0)
 
@@ -588,7 +588,7 @@ class McpMemory:
         after: list[TurnRecord] = []
         at = turn
         while len(after) < around:
-            following = [one for one in store.followers(at.id, at.window) if not one.aside]
+            following = [follower for follower in store.followers(at.id, at.window) if not follower.aside]
             if not following:
                 break
             at = following[0]
@@ -663,7 +663,7 @@ class McpMemory:
     def status(self) -> MemoryStatus:
         runtime = self._runtime
         stats, recall = runtime.store.stats(), runtime.memory_search.status()
-        windows = [runtime.store.window_stats(one.id) for one in runtime.store.windows()]
+        windows = [runtime.store.window_stats(window.id) for window in runtime.store.windows()]
         times = [one.last_said for one in windows if one.last_said]
         first = runtime.store.timeline(limit=1)
         return MemoryStatus(
@@ -701,7 +701,7 @@ class McpMemory:
         told = []
         for turn in turns:
             chunks = sorted(self._runtime.store.turn(turn.id), key=lambda one: one.chunk.start)
-            there = [one for one in chunks if not one.gone and THOUGHT not in one.tags]
+            there = [chunk for chunk in chunks if not chunk.gone and THOUGHT not in chunk.tags]
             if there:
                 text = b"".join(one.chunk.tokens.raw for one in there).decode("utf-8", errors="replace")
                 ids = [str(one.key) for one in there]

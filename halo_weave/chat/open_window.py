@@ -654,8 +654,8 @@ class OpenWindow:
         if chunk.key.role is not Role.ASSISTANT or chunk.key.chunk_id:
             return 0
         return sum(
-            THOUGHT in one.tags and not one.gone and one.key not in self.working_set
-            for one in self.store.turn(chunk.key.turn_id)
+            THOUGHT in record.tags and not record.gone and record.key not in self.working_set
+            for record in self.store.turn(chunk.key.turn_id)
         )
 
     @property

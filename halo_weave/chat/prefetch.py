@@ -58,7 +58,7 @@ class Prefetcher:
             self._requests.pop(window_id, None)
             self._requests[window_id] = _PrefetchRequest(speaker, tuple(resurrect), text)
             if self._thread is None:
-                self._thread = Thread(target=self._loop, name="halo-weave ahead", daemon=True)
+                self._thread = Thread(target=self._loop, name="halo-weave prefetch", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 

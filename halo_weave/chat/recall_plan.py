@@ -196,7 +196,7 @@ def search_and_plan_recall(
         if is_allowed(key, candidate)
     }
     statements = {hit.key for hit in informative[:MAX_COMPARED] if hit.key.role is Role.USER}
-    records = {one.key: one for one in store.chunks_by_key({*candidates, *statements})}
+    records = {record.key: record for record in store.chunks_by_key({*candidates, *statements})}
     candidates, only_with_answer = _worth_recalling(candidates, records, store, window_id, added_keys)
     added_keys = [key for key in added_keys if key in candidates]
     eligible = [

@@ -88,7 +88,7 @@ class RemoteReplies:
             followed = self._followed.setdefault(window_id, FollowedReply())
             followed.wanted = True
             if self._thread is None and not self._ending.is_set():
-                self._thread = Thread(target=self._run, name="halo-weave-overhearing", daemon=True)
+                self._thread = Thread(target=self._run, name="halo-weave remote replies", daemon=True)
                 self._thread.start()
         return followed
 

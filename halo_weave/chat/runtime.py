@@ -298,7 +298,7 @@ class Runtime:
         return effective_settings(self.unrestricted.store, window, self._defaults, person)
 
     def people_names(self) -> frozenset[str]:
-        return frozenset({OWNER_NAME, *(one.name for one in self.unrestricted.store.people())})
+        return frozenset({OWNER_NAME, *(person.name for person in self.unrestricted.store.people())})
 
     def _name_of(self, person: str) -> str:
         return next((one.name for one in self.unrestricted.store.people() if one.id == person), OWNER_NAME)
@@ -464,8 +464,8 @@ class Runtime:
         """Delete chunks, also from the KV caches of all engines. Returns the windows where they were live."""
         holders = self.store.holders(keys)
         spans = [
-            (min(part.chunk.start for part in self.store.turn(one.key.turn_id)), one.chunk.stop)
-            for one in self.store.chunks_by_key(keys)
+            (min(part.chunk.start for part in self.store.turn(record.key.turn_id)), record.chunk.stop)
+            for record in self.store.chunks_by_key(keys)
         ]
         windows = self.store.delete(keys, now=self.now())
         for engine in self.engines:

@@ -11,7 +11,7 @@ from threading import Event as Flag
 from typing import Any, Literal
 
 from halo_weave.chat import events
-from halo_weave.chat.attention_tracker import AttentionTracker
+from halo_weave.chat.attention_dispatcher import AttentionDispatcher
 from halo_weave.chat.capture import NullRecorder, TurnRecorder
 from halo_weave.chat.documents import attach, document_cost
 from halo_weave.chat.injection import InjectionPlan, plan_injection
@@ -111,7 +111,7 @@ class TurnRun:
         open_window.working_set.recording = runtime.recording(open_window.record.id, self.settings)
         self.recorder: TurnRecorder = open_window.working_set.recording or NullRecorder()
         self.attribution = AttributionTracker(open_window.calibration, include_question=True)
-        self.attention = AttentionTracker(open_window, self.attribution, self.recorder)
+        self.attention = AttentionDispatcher(open_window, self.attribution, self.recorder)
 
     def run(self) -> Iterator[events.TurnEvent]:
         """Answer one message and yield what happens, in order.
@@ -217,7 +217,9 @@ class TurnRun:
         cost = document_cost(self.open_window, self.request.documents)
         fits_whole = cost <= self.open_window.recall_room(message_tokens, may_prune_others=True)
         yield from self._prune_to_fit(message_tokens + cost if fits_whole else message_tokens)
-        for plan in attach(self.runtime, self.open_window, self.request, message_tokens, whole=fits_whole):
+        for plan in attach(
+            self.runtime, self.open_window, self.request, message_tokens, fits_whole=fits_whole
+        ):
             self._prune_chunks(plan, before_turn=True)
         self.runtime.memory_search.embed_soon()
         yield events.WindowChanged()

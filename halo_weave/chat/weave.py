@@ -86,8 +86,7 @@ class Weave:
         store.fleet.listen(self.turns.on_remote_change)
 
     def of(self, person: str) -> Weave:
-        """The same system, limited to what a person owns or others share with them. While there is only one person,
-        without limits."""
+        """The same system, limited to what a person owns or others share with them. If there is only one person: `self`."""
         whole = self.runtime.unrestricted
         if not whole.store.several():
             return self
@@ -149,7 +148,7 @@ class MemoryTools:
         """Resurrect the chunks in an entry's snapshot, within half of the window's budget. The dimmest chunks are
         pruned to make room.
 
-        A window with a limited scope gets only its own chunks.
+        If recall is limited to certain windows, chunks of other windows are left out.
         """
         runtime = self.runtime
         keys = self.tree.query(path, now=runtime.now()).keys

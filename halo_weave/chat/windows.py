@@ -86,7 +86,7 @@ class Windows:
         return found
 
     def state(self, window_id: str) -> WindowState:
-        """A window with its figures."""
+        """A window with its counts and last messages."""
         return self._state(self._runtime.window(window_id))
 
     def _state(self, record: WindowRecord) -> WindowState:
@@ -317,7 +317,7 @@ class Windows:
     def deleted(
         self, window_id: str, *, offset: int = 0, limit: int = 100
     ) -> tuple[int, Sequence[StoredChunk]]:
-        """How many chunks of the window are deleted, and some of them, most recently deleted first."""
+        """The number of deleted chunks of the window, and some of them, most recently deleted first."""
         self._runtime.window(window_id)
         return self._runtime.store.deleted_in(window_id, offset=offset, limit=limit)
 

@@ -10,7 +10,7 @@ from halo_weave.core.brightness import AttentionRow
 from halo_weave.engines.base import LateAttention, PrefillResult
 
 
-class AttentionTracker:
+class AttentionDispatcher:
     """Passes the attention rows and the surprisal of a turn on to the working set, the attribution and the recorder.
 
     `prompt`: the prompt of the current generation; it maps the engine's rows to live tokens.
@@ -18,8 +18,10 @@ class AttentionTracker:
 
     prompt: WindowPrompt
 
-    def __init__(self, open_window: OpenWindow, use: AttributionTracker, recording: TurnRecorder) -> None:
-        self.open_window, self.use, self.recording = open_window, use, recording
+    def __init__(
+        self, open_window: OpenWindow, attribution: AttributionTracker, recorder: TurnRecorder
+    ) -> None:
+        self.open_window, self.attribution, self.recorder = open_window, attribution, recorder
 
     def observe_prefill(self, prefill: PrefillResult) -> None:
         """Use the rows and the surprisal of the user turn, which the engine captured during prefill."""
@@ -35,8 +37,8 @@ class AttentionTracker:
             if working_set.reply
             else 0
         )
-        self.use.observe_prefill(rows, tokens_before)
-        self.recording.rows(rows, working_set.reply.answers if working_set.reply else None, surprisal)
+        self.attribution.observe_prefill(rows, tokens_before)
+        self.recorder.rows(rows, working_set.reply.answers if working_set.reply else None, surprisal)
         if working_set.strategy.capture.reading:
             working_set.observe_rows(rows)
 
@@ -53,7 +55,7 @@ class AttentionTracker:
                 row = self.prompt.to_later_live_tokens(token.row, len(working_set))
                 fault = working_set.update(row) if working_set.strategy.capture.reply else None
                 chunks, offsets = working_set.chunks, working_set.offsets
-                self.use.add_late_row(
+                self.attribution.add_late_row(
                     index, None if fault else row, chunks, offsets, working_set.reply.answers
                 )
                 working_set.observe_reply_surprisal(index, token.surprisal)
@@ -62,12 +64,12 @@ class AttentionTracker:
         """Use the row of the reply's last token, which is known when generation ends."""
         row = None if row is None else self.prompt.to_live_tokens(row)
         if row is not None and row.fault(len(self.open_window.working_set)) is None:
-            self.recording.last_row(row)
-            self.use.end_reply(row)
+            self.recorder.last_row(row)
+            self.attribution.end_reply(row)
 
     def attribute_token(self, row: AttentionRow | None) -> None:
         """Add the sources of the reply's next token; None: the program inserted the token, or there is no row."""
         working_set = self.open_window.working_set
         assert working_set.reply is not None
         assert working_set.reply.answers is not None
-        self.use.add_token(row, working_set.chunks, working_set.offsets, working_set.reply.answers)
+        self.attribution.add_token(row, working_set.chunks, working_set.offsets, working_set.reply.answers)
