@@ -364,7 +364,7 @@ def main() -> None:
             new_stores(args.store) as new_store,
         ):
             if args.fit:
-                print_fit(gather(folders, engine, embedder, new_store, args.vectors, SMALL_TALK))
+                print_fit(gather(folders, engine, embedder, new_store, args.vectors, SMALL_TALK, args.talks))
                 return
             found = {folder.name: run(folder, args, engine, embedder, new_store) for folder in folders}
     if args.json:

@@ -216,8 +216,9 @@ def gather(
     new_store: NewStore,
     vectors: Path | None,
     small_talk: Sequence[str],
+    talks: int | None = None,
 ) -> dict[str, Examples]:
-    """The examples of all sets and of the scripted days."""
+    """The examples of all sets and of the scripted days. `talks`: only the first so many conversations of each set."""
 
     def memories(file: Path | None) -> tuple[KeptVectors, Callable[[], Memory]]:
         kept = KeptVectors(embedder, file)
@@ -226,7 +227,7 @@ def gather(
     sets: dict[str, Examples] = {}
     for folder in folders:
         of_set = sets[folder.name] = Examples()
-        for path in sorted(folder.glob("*.json")):
+        for path in sorted(folder.glob("*.json"))[:talks]:
             kept, new_memory = memories(vectors and vectors / f"{folder.name}_{path.stem}.npz")
             _extend(of_set, examples_of(read_talk(path), new_memory, small_talk))
             kept.save()

@@ -196,11 +196,11 @@ class Memory:
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
             open_window = runtime.window_for_reading(window_id)
-            hits, plan, _ = open_window.search_and_plan(
+            hits, plan, *_ = open_window.search_and_plan(
                 text, budget, search=runtime.search, now=runtime.now(), only=only
             )
         else:
-            hits, plan, _ = search_and_plan_recall(
+            hits, plan, *_ = search_and_plan_recall(
                 text,
                 budget,
                 runtime.settings(None),
@@ -250,7 +250,7 @@ class Memory:
         if room <= 0 or not text.strip():
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
         runtime = self._runtime
-        hits, plan, near = open_window.search_and_plan(
+        hits, plan, near, *_ = open_window.search_and_plan(
             text, room, search=runtime.search, now=runtime.now(), overrides=overrides
         )
         if prefetch:

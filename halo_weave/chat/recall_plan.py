@@ -56,6 +56,7 @@ class RecallResult(NamedTuple):
     plan: RecallPlan
     # Hits that are not worth their tokens, best first, with the cost that each would have alone.
     near_misses: tuple[PlannedResurrection, ...] = ()
+    best_probability: float = 0.0  # of all hits, live chunks included
 
 
 NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
@@ -249,6 +250,7 @@ def search_and_plan_recall(
             PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
             for hit in near[:MAX_NEAR_MISSES]
         ),
+        max((hit.probability for hit in informative), default=0.0),
     )
 
 

@@ -167,7 +167,7 @@ def _would_resurrect(
     """Plan recall as in a turn: by the stored settings, and only hits that are similar enough. In a window, live chunks
     are left out."""
     record = store.window(window) if window else None
-    hits, plan, _ = search_and_plan_recall(
+    hits, plan, *_ = search_and_plan_recall(
         words,
         budget,
         _settings(store, window),
