@@ -63,7 +63,7 @@ CONFIRM = {
 NOTHING_SAVED = "\n\n(Nothing like this was saved in your memory. Say that in one short sentence.)"
 # Added to a question that only the user can answer, if nothing in memory probably answers it: small models rather invent an
 # answer than admit that they do not know.
-PROBABLY_TOLD = 0.5
+PROBABLY_TOLD = 0.6
 IF_NOT_TOLD = "\n\n(If I have not told you this, say that you don't know it.)"
 NOTHING_ADDED = "I have used my memory, and have nothing to add."
 BRIGHTNESS_INTERVAL = 0.1  # seconds between two reports of brightness

@@ -15,7 +15,7 @@ from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 PairOrder = Literal["ranked", "with", "off"]
 LENGTH_WEIGHT = 0.5  # this times the logarithm of a chunk's tokens is subtracted from its similarity
 PAIR_PENALTY = log(8)  # the log-odds of a pair are lower by this than those of its hit
-MAX_DISTANCE_FROM_BEST = log(100)  # hits with less than a hundredth of the best hit's odds are left out
+MAX_DISTANCE_FROM_BEST = log(20)  # hits with less than a twentieth of the best hit's odds are left out
 REFERENCE_ROOM = 512  # tokens; with twice the room, half of these odds suffice
 
 
