@@ -32,14 +32,16 @@ NEEDLESS = 0.6  # share of the weight of messages that need nothing, as in daily
 SESSIONS = 6  # of each conversation that are memories of their own
 OTHERS = 8  # questions about other sessions, asked of such a memory
 RIDGE = 1e-3
-USER_LOG_ODDS = float(np.log(USER_WEIGHT))  # given, not fitted: it is a setting
+USER_LOG_ODDS = float(np.log(USER_WEIGHT))
+# Given, not fitted: the user's weight is a setting, and in these sets nobody asks the same question twice.
+GIVEN = {"user": USER_LOG_ODDS, "uninformative": -5.0}
 CANDIDATES = 150  # of each query, the best by the first weights, that the ranking is fitted on
 CHUNK = (*(one.name for one in fields(RankingWeights) if one.name != "feedback"), "user")
 MESSAGE = tuple(
     one.name for one in fields(NeedWeights) if not one.name.startswith("best") and one.name != "intercept"
 )
 OF_VECTORS = ("best_passage", "with_neighbours")
-START = np.array([0.3, 0.6, 2.5, 2.5, 0.6, 1.5, -2.0, USER_LOG_ODDS])  # of `CHUNK`
+START = np.array([0.3, 0.6, 2.5, 2.5, 0.6, 1.5, GIVEN["uninformative"], USER_LOG_ODDS])  # of `CHUNK`
 NewStore = Callable[[Path], SqlStore]
 
 
@@ -177,7 +179,8 @@ def _fit_ranking(sets: Sequence[Examples], used: npt.NDArray[np.bool_], rounds: 
             features, labels = examples.features[i], examples.labels[i]
             best = np.union1d(np.argsort(-(features @ start))[:CANDIDATES], np.flatnonzero(labels))
             queries.append((features[best], labels[best], 1 / len(own) / len(sets)))
-    found, free = start.copy(), np.flatnonzero(used[:-1])  # the last one is the user's weight
+    found = start.copy()
+    free = np.array([i for i, name in enumerate(CHUNK) if used[i] and name not in GIVEN])
     for _ in range(rounds):
         gradient, curvature = -RIDGE * found[free], RIDGE * np.eye(len(free))
         for features, labels, weight in queries:

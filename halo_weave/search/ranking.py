@@ -301,7 +301,7 @@ WITH_VECTORS = RecallModel(
         bm25=2.1,
         speaker=1.1,
         time=1.65,
-        uninformative=-1.75,
+        uninformative=-5.0,
     ),
     NeedWeights(
         question_share=3.9,
@@ -323,7 +323,7 @@ WITHOUT_VECTORS = RecallModel(
         bm25=3.1,
         speaker=1.75,
         time=1.2,
-        uninformative=-1.55,
+        uninformative=-5.0,
     ),
     NeedWeights(
         question_share=3.9,
