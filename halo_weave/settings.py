@@ -176,7 +176,7 @@ class Settings:
     )
     min_probability: float = _remembering(
         0.1,
-        "Something wakes up only if the best of it helps with your message at least this likely; 0 wakes the best there is.",
+        "Something wakes up only if memory helps with your message at least this likely; 0 wakes the best there is.",
         low=0,
         high=1,
     )

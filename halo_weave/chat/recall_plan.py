@@ -30,9 +30,11 @@ from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # hits of a search that the plan chooses from
 ASKED_PROBABILITY = 0.01  # `min_probability` of a message that asks what is remembered
+PROBABLY_KNOWN = 0.6  # sum of the hits' probabilities from which on memory probably has the answer
+PROBABLY_KNOWN_LIVE = 0.25  # the same of one chunk that is live anyway
 MAX_COMPARED = 40  # hits that are searched for corrections
 COMPARED_FROM = 0.1  # probability of hits that are searched for corrections
-CORRECTION_GAP = 1.0  # log-odds that a correction may be below the statement that it corrects
+CORRECTION_GAP = 1.0  # similarity that a correction may be below the statement that it corrects
 MAX_NEAR_MISSES = 5  # near misses that are shown
 RELATED = 0.02  # a hit with at least this probability is shown even if it contains no word of the text
 
@@ -57,8 +59,7 @@ class RecallResult(NamedTuple):
     plan: RecallPlan
     # Hits that are not worth their tokens, best first, with the cost that each would have alone.
     near_misses: tuple[PlannedResurrection, ...] = ()
-    probability: float = 0.0  # that any hit helps, live chunks included
-    best_is_live: bool = False
+    probably_known: bool = False  # what answers the message was probably found, or is live
 
 
 NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
@@ -252,8 +253,8 @@ def search_and_plan_recall(
             PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
             for hit in near[:MAX_NEAR_MISSES]
         ),
-        min(1.0, sum(hit.probability for hit in informative)),
-        bool(informative) and informative[0].key in live,
+        sum(hit.probability for hit in informative) >= PROBABLY_KNOWN
+        or any(hit.key in live and hit.probability >= PROBABLY_KNOWN_LIVE for hit in informative),
     )
 
 
@@ -299,8 +300,8 @@ def _newest_statements(
     """The hits that are not live, with corrections in place of the statements that they correct.
 
     Small models take the first value that they read, whatever is said of it, so an outdated statement is left out. Only
-    statements that probably help with the same message are compared. An outdated one stays if it fits the message much
-    better than its correction, since the message may be about something else in it; then the correction comes along.
+    statements that may help with the same message are compared. An outdated one stays if it fits the message better than its
+    correction, since the message may be about something else in it.
     """
     by_time = sorted(
         (
@@ -316,7 +317,7 @@ def _newest_statements(
         old, new = by_time[earlier], by_time[later]
         if new.similarity > old.similarity - CORRECTION_GAP:
             outdated.add(old.key)
-        similarity[new.key] = max(similarity[new.key], old.similarity)
+            similarity[new.key] = max(similarity[new.key], old.similarity)
     newest = [
         replace(hit, similarity=similarity[hit.key])
         for hit in hits

@@ -63,7 +63,6 @@ CONFIRM = {
 NOTHING_SAVED = "\n\n(Nothing like this was saved in your memory. Say that in one short sentence.)"
 # Added to a question that only the user can answer, if nothing in memory probably answers it: small models rather invent an
 # answer than admit that they do not know.
-PROBABLY_TOLD = 0.6
 IF_NOT_TOLD = "\n\n(If I have not told you this, say that you don't know it.)"
 NOTHING_ADDED = "I have used my memory, and have nothing to add."
 BRIGHTNESS_INTERVAL = 0.1  # seconds between two reports of brightness
@@ -90,7 +89,7 @@ class TurnRun:
         self._request_done = False  # the program has carried out `memory_request`
         self._model_saved = False  # the model itself has changed the structured memory, with a tool
         self.memory_change: events.MemoryChanged | None = None  # what `memory_request` changed
-        self._probably_told = False  # recall found what probably answers the message
+        self._probably_known = False  # recall found what probably answers the message
 
         if request.client is None:
             prompt = runtime.system_prompt(
@@ -250,7 +249,7 @@ class TurnRun:
             room = self.open_window.context_room(self.open_window.working_set.size) - message_tokens
         yield events.SearchStarted(max(0, room))
         result = plan_within(room) if room > 0 else NOTHING_RECALLED
-        self._probably_told = result.best_is_live or result.probability >= PROBABLY_TOLD
+        self._probably_known = result.probably_known
         if result.plan.chunks:
             yield self._resurrect(result.plan, result.hits)
 
@@ -359,7 +358,7 @@ class TurnRun:
                 and self.settings.memory_tree_in_prompt
             ):
                 before = saved_memories_note(self.memory, self.memory_request)
-        doubtful = not self._probably_told and asks_for_own_fact(self.request.text)
+        doubtful = not self._probably_known and asks_for_own_fact(self.request.text)
         if doubtful and not after and self.request.client is None:
             after = IF_NOT_TOLD
         if before or after:

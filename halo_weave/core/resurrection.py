@@ -14,7 +14,7 @@ from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 
 PairOrder = Literal["ranked", "with", "off"]
 LENGTH_WEIGHT = 0.5  # this times the logarithm of a chunk's tokens is subtracted from its similarity
-PAIR_PENALTY = log(8)  # the log-odds of a pair are lower by this than those of its hit
+PAIR_PENALTY = log(8)  # the similarity of a pair is lower by this than that of its hit
 MAX_DISTANCE_FROM_BEST = log(50)  # hits with less than a fiftieth of the best hit's probability are left out
 MIN_SHARE = 0.1  # a hit must help with at least this share of `min_probability`
 REFERENCE_ROOM = 512  # tokens; with twice the room, half of these odds suffice
@@ -22,7 +22,7 @@ REFERENCE_ROOM = 512  # tokens; with twice the room, half of these odds suffice
 
 @dataclass(frozen=True, slots=True)
 class RecallHit:
-    """A search result: a chunk, the log-odds that it helps with the message, and their parts."""
+    """A search result: a chunk, the logarithm of the probability that it helps with the message, and its parts."""
 
     key: ChunkKey
     similarity: float  # the logarithm of the probability that it helps

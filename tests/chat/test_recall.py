@@ -207,17 +207,6 @@ def test_a_correction_is_resurrected_in_place_of_what_it_corrects(weave):
     assert "Wednesday" not in prompt
 
 
-def test_a_correction_comes_along_with_what_is_resurrected_for_other_reasons(weave):
-    texts = (
-        "Bruno the baker sells rye bread with caraway, spelt rolls and poppy cake.",
-        "Bruno closed, the shop is now a bank.",
-    )
-    said_in(weave, "Town", texts=(*texts, *FACTS))
-    other = weave.windows.create("Other", settings=SMALL).id
-    list(weave.turns.steps(other, "Who sells rye bread with caraway and spelt rolls?"))
-    assert "now a bank" in spoken_prompt(weave, other)
-
-
 def test_what_do_you_remember_about_something_resurrects_what_was_said_about_it(weave):
     said_in(weave, "Dogs")
     other = weave.windows.create("Other", settings={**SMALL, "min_probability": 0.9}).id

@@ -129,7 +129,7 @@ class FarRecall(WordRecall):
     """All that it finds is far from what was asked."""
 
     def search(self, text, **more):
-        return [replace(hit, similarity=-3.0) for hit in super().search(text, **more)]
+        return [replace(hit, similarity=-6.0) for hit in super().search(text, **more)]
 
 
 @pytest.fixture

@@ -224,24 +224,26 @@ def hits_of(*similarities: float) -> list[RecallHit]:
 def test_the_best_hit_decides_whether_a_message_needs_memory_at_all():
     assert recall_threshold([], 0.1, 512) is None
     assert recall_threshold(hits_of(-3.0, -4.0), 0.1, 512) is None
+    assert recall_threshold(hits_of(-3.0, -3.0, -3.0), 0.1, 512) is not None  # several together
     assert recall_threshold(hits_of(-2.0, -4.0), 0.1, 512) is not None
     assert recall_threshold(hits_of(-9.0), 0, 512) is not None  # 0: the best there is
 
 
 def test_others_come_with_the_best_as_far_as_they_are_not_much_less_likely():
-    least = recall_threshold(hits_of(1.0, -2.0, -9.0), 0.1, 512)
+    least = recall_threshold(hits_of(-0.1, -2.5, -9.0), 0.1, 512)
     assert least is not None
-    assert -9 < least < -2
+    assert -9 < least < -2.5
 
 
 def test_with_more_room_less_likely_chunks_are_worth_their_tokens():
-    small, usual, large = (recall_threshold(hits_of(1.0), 0.1, room) for room in (64, 512, 2048))
+    small, usual, large = (recall_threshold(hits_of(-0.1), 0.1, room) for room in (64, 512, 2048))
     assert small == usual
     assert large is not None
     assert usual is not None
     assert large < usual
 
 
-def test_the_probability_is_that_of_the_log_odds():
-    assert hits_of(0.0)[0].probability == 0.5
-    assert 0 < hits_of(-1e6)[0].probability < 1e-9
+def test_similarity_is_the_logarithm_of_the_probability():
+    assert hits_of(0.0)[0].probability == 1.0
+    assert hits_of(-0.6931)[0].probability == pytest.approx(0.5, abs=1e-4)
+    assert hits_of(-1e6)[0].probability < 1e-9
