@@ -17,12 +17,19 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.core.working_set import WorkingSet
-from halo_weave.engines.base import ANONYMOUS_LABELS, PROCESS_LABELS, UNSENT_LABELS, Engine, Prompt, Segment
+from halo_weave.engines.base import (
+    ANONYMOUS_LABELS,
+    PROCESS_LABELS,
+    UNSENT_LABELS,
+    Engine,
+    Prompt,
+    Segment,
+    retokenized_labels,
+)
 from halo_weave.engines.templates.messages import ChatMessage, Piece
 
 # Tokens without a position have negative labels: the template's own text around the system prompt, such as its tools, from -1
-# on; from `PROCESS_LABELS` on the system prompt itself, frames, and chunks that this window reads with other tokens than they were
-# stored with. So no label depends on how far the ids of a memory have advanced.
+# on; from `PROCESS_LABELS` on the system prompt itself and frames. So no label depends on how far the ids of a memory have advanced.
 SYSTEM_LABELS = -1
 SYSTEM_PIECE = 1 << 18  # labels reserved for each piece, so that none depends on the length of another
 MOST_GIVEN = 1 << 16  # parts whose labels are remembered; a part that was forgotten is computed again
@@ -316,6 +323,9 @@ class PromptBuilder:
 
     def _labels(self, chunk: Chunk, retokenized: frozenset[int]) -> Positions:
         if chunk.start in retokenized:
+            labels = retokenized_labels(chunk.start, chunk.span, len(chunk))
+            if labels is not None:
+                return labels
             return _labels(self.given(("chunk", chunk.start), len(chunk)), len(chunk))
         return np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64)
 

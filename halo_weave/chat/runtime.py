@@ -123,6 +123,7 @@ class Runtime:
         self._locks: dict[str, Lock] = {}
         self._entering = Lock()
         self._freed = Condition()  # notified when a window is free again
+        self.last_activity = time.monotonic()  # when somebody typed or a turn began or ended
         self.open = Event()  # cleared while all windows are held
         self.open.set()
         self._open_windows: dict[
@@ -135,6 +136,10 @@ class Runtime:
         limited.store = self.root.store.with_access(access)
         limited.toolbox = limited.toolbox and limited.toolbox.of(limited.store, access.readable)
         return limited
+
+    def note_activity(self) -> None:
+        """Somebody types, or a turn begins or ends: the model stops reading in idle time."""
+        self.root.last_activity = time.monotonic()
 
     @property
     def access(self) -> Access | None:
@@ -468,11 +473,13 @@ class Runtime:
             (min(part.chunk.start for part in self.store.turn(one.key.turn_id)), one.chunk.stop)
             for one in self.store.chunks_by_key(keys)
         ]
+        for one in self.store.chunks_by_key(keys):  # its own window may have been read in idle time only
+            held.setdefault(one.window, False)
         windows = self.store.delete(keys, now=self.now())
         for engine in self.engines:
-            engine.erase(spans, [window for window, other_tokens in held.items() if not other_tokens])
+            engine.erase(spans, list(held))
             for window, other_tokens in held.items():
-                if other_tokens:  # its labels are not positions
+                if other_tokens:  # some of its labels may have no positions
                     engine.forget(window)
         self.store.fleet.tell(held, "erased")
         return windows
@@ -546,6 +553,10 @@ class Runtime:
             open_window = self._open(window_id)
         open_window.store_retokenized_chunks(now=self.now())
         return open_window
+
+    def load_window(self, window_id: str) -> OpenWindow:
+        """A window for reading only, which is not kept: so it does not displace another open window."""
+        return self.busy_windows.get(window_id) or self._open(window_id, looking=True)
 
     def _open(self, window_id: str, *, looking: bool = False) -> OpenWindow:
         """Load a window. `looking`: if the model's server cannot be reached, the local engine counts tokens instead."""

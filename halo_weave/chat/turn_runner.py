@@ -198,6 +198,7 @@ class Turns(Branches):
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
+        runtime.note_activity()
         runtime.open.wait(CLOSE_TIMEOUT)
         runtime.ready(window_id)
         with _reopen_changed_model(runtime.root, window_id), runtime.exclusive(window_id):
@@ -215,6 +216,7 @@ class Turns(Branches):
                 yield from turn.run()
             finally:
                 del runtime.busy_windows[window_id], self._running[window_id]
+                runtime.note_activity()
                 self.entry_filer.turn_ended()
         change = turn.memory_change
         if change is not None and change.change == "saved" and turn.memory is not None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Capture, Floats
 from halo_weave.core.tokens import Ids, Positions
-from halo_weave.engines.base import Prompt
+from halo_weave.engines.base import Prompt, positions_of
 from halo_weave.engines.llama.cache_plan import CachedTokens
 from halo_weave.errors import BadInput
 
@@ -144,7 +144,7 @@ def latest_visible_positions(labels: Positions, kinds: Kinds, known: Positions) 
     `known`: this value for tokens that are in the cache already; -1 for those that are computed now. The value of a
     chunk without positions is `NEVER`: it could be of any time.
     """
-    own = np.where((labels < 0) & (kinds == CHUNK), NEVER, labels)
+    own = np.where((labels < 0) & (kinds == CHUNK), NEVER, positions_of(labels))
     before = np.maximum.accumulate(np.maximum(own, known))
     return np.where(known < 0, before, np.maximum(own, known))
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Positions
-from halo_weave.engines.base import ANONYMOUS_LABELS, PROCESS_LABELS
+from halo_weave.engines.base import ANONYMOUS_LABELS, PROCESS_LABELS, positions_of
 from halo_weave.engines.flat_prompt import NEVER, FlatPrompt
 from halo_weave.engines.llama.cache_plan import CachedTokens
 from halo_weave.engines.llama.library import Library
@@ -93,7 +93,7 @@ class _Part:
     path: Path
     number: int  # index of the part in its file
     keys: Positions  # sorted `token_keys`
-    lendable: Positions  # sorted positions of the tokens that other windows may use
+    lendable: Positions  # sorted labels of the tokens that other windows may use
     owner: str | None
 
 
@@ -127,13 +127,30 @@ class CacheFiles:
 
     def save_evicted(self, window: str, cells: SavedCells) -> None:
         """Queue cells of pruned text for writing, unless their file exists."""
-        known = token_keys(cells.tokens.labels, cells.tokens.ids)
-        if not len(known):
+        self.save_together(window, [cells])
+
+    def save_together(self, window: str, parts: Sequence[SavedCells]) -> None:
+        """Queue parts for writing to one file, unless it exists. Deleting text of one part deletes all of them."""
+        known = [token_keys(part.tokens.labels, part.tokens.ids) for part in parts]
+        if not sum(map(len, known)):
             return
-        digest = hashlib.blake2b(known.tobytes() + cells.tokens.ids.tobytes(), digest_size=12)
+        digest = hashlib.blake2b(
+            np.concatenate([*known, *(part.tokens.ids for part in parts)]).tobytes(), digest_size=12
+        )
         path = self._path(window, digest.hexdigest())
         if not path.exists():
-            self._queue_write(path, SavedWindow([cells], 0))
+            self._queue_write(path, SavedWindow(parts, 0))
+
+    def positions(self, owner: str) -> Positions:
+        """The sorted positions of all text of an owner that has cells here."""
+        found = [positions_of(part.lendable) for part in self._parts() if part.owner == owner]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+
+    def has_room(self, size: int) -> bool:
+        """Whether this many bytes more are within the quota, so that nothing has to be deleted for them."""
+        with self._unwritten_lock:
+            waiting = [part for saved in self._unwritten.values() for part in saved.parts]
+        return disk_use(self.root).bytes + sum(part.state.nbytes for part in waiting) + size <= self.quota
 
     def save_live(self, window: str, saved: SavedWindow) -> None:
         self._queue_write(self._path(window, LIVE), saved)
@@ -402,8 +419,9 @@ def token_keys(labels: Positions, ids: Ids) -> Positions:
 
 
 def overlaps_any(labels: Positions, spans: Iterable[Span]) -> bool:
-    """Whether one of the labels is within one of the spans."""
-    return any(bool(((labels >= first) & (labels < last)).any()) for first, last in spans)
+    """Whether the position of one of the labels is within one of the spans."""
+    positions = positions_of(labels)
+    return any(bool(((positions >= first) & (positions < last)).any()) for first, last in spans)
 
 
 # The format of a file: magic, checksum of the head, length of the head, head, states.

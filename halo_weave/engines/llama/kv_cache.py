@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Positions
-from halo_weave.engines.base import ANONYMOUS_LABELS, UNSENT_LABELS
+from halo_weave.engines.base import ANONYMOUS_LABELS, UNSENT_LABELS, positions_of
 from halo_weave.engines.flat_prompt import (
     CHUNK,
     NEVER,
@@ -220,9 +220,9 @@ class KvCache:
         self.load_saved(kept)
         self.rebuild_reason = rebuild_reason
 
-    def snapshot(self, first: int = NEVER) -> SavedWindow:
-        """A copy of the first live tokens (all by default), without text that was typed but not sent."""
-        sent = np.arange(_length_before_unsent(self.labels[: min(self.count, first)]))
+    def snapshot(self, first: int = NEVER, *, start: int = 0) -> SavedWindow:
+        """A copy of the first live tokens (all by default) from `start` on, without text that was typed but not sent."""
+        sent = np.arange(start, _length_before_unsent(self.labels[: min(self.count, first)]))
         pieces = [
             run[piece]
             for run in self._contiguous_runs(sent)
@@ -323,7 +323,7 @@ class KvCache:
         If the prompt still has deleted tokens, its turn began before the deletion: then they are removed later.
         """
         ends = [span.last - 1 for span in self.erased]
-        if prompt is not None and bool(np.isin(ends, prompt.labels).any()):
+        if prompt is not None and bool(np.isin(ends, positions_of(prompt.labels)).any()):
             return
         stale = self._stale_from()
         self.erased.clear()
