@@ -482,6 +482,7 @@ class Turn:
             own_turns=self.open_window.own_turns,
             owner=self.open_window.record.owner,
         )
+        self.stats["overhead"] = max(self.stats["overhead"], self._overhead())
         marks = self.engine.facts.marks
         if first and not self.request.opening:
             self.reply.begin(marks is not None and marks.opened_by(prompt.opening))
@@ -495,6 +496,15 @@ class Turn:
             mode=self.settings.kv_mode,
             stopped=self.stop_flag.is_set,
         )
+
+    def _overhead(self) -> int:
+        """Tokens of the prompt beside the system prompt, the chunks and their frames: declared tools, the overview of the
+        memory, and notes about origin and time."""
+        window = self.open_window
+        bare = self.client.system_prompt if self.request.client else window.record.system_prompt
+        live = {chunk.key.turn_id for chunk in window.working_set.chunks}
+        notes = sum(size for turn, size in window.working_set.annotation_tokens.items() if turn in live)
+        return len(window.system_prompt) - len(self.prompt_builder.system(bare)) + notes
 
     def _prefill_done(self, read: PrefillResult) -> events.PrefillFinished:
         self.stats.update(reused=read.reused, restored=read.restored, computed=read.computed)
@@ -727,6 +737,7 @@ COUNTS = (
     "computed",
     "prompted",
     "cached",
+    "overhead",
 )
 
 

@@ -1428,6 +1428,7 @@ declare namespace Wire {
     thought_tokens: number;
     only_thought: boolean;
     nothing_added: boolean;
+    overhead_tokens: number;
     malformed_rows: number;
     server_prompt_tokens: number;
     server_cached_tokens: number;
