@@ -175,6 +175,7 @@ class Prompt:
     # The owner of the window, if it is a window of this server's store. Then the labels of chunks are positions in the
     # owner's memory, and their cells may be copied from other windows of the same owner.
     owner: str | None = field(default=None, kw_only=True)
+    temporary: bool = field(default=False, kw_only=True)  # its cells are never written to disk
     # The same prompt for engines that take messages. The reply so far comes last, as an assistant message.
     messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
     recently_resurrected: frozenset[ChatMessage] = field(

@@ -28,6 +28,7 @@ class FlatPrompt:
     kinds: Kinds  # (n,)
     lendable: npt.NDArray[np.bool_]  # (n,), said in this window, so other windows may use the cells
     owner: str | None = None  # the owner of the window, if it is a window of this server's store
+    temporary: bool = False  # its cells are never written to disk
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,6 +45,7 @@ class FlatPrompt:
             kinds=np.concatenate([np.full(len(s.labels), KINDS[s.kind], dtype=np.uint8) for s in segments]),
             lendable=np.concatenate([(s.labels >= 0) & s.lendable for s in segments]),
             owner=prompt.owner,
+            temporary=prompt.temporary,
         )
         if len(flat.ids) != len(flat.labels):
             raise BadInput(f"The prompt has {len(flat.ids)} token ids for {len(flat.labels)} labels.")

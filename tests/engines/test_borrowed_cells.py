@@ -167,6 +167,20 @@ def test_windows_outside_the_memory_neither_lend_nor_borrow(model: Path, cells: 
         assert restored(talk) == 0
 
 
+@pytest.mark.parametrize("temporary", [False, True])
+def test_only_cells_of_temporary_prompts_are_never_written(temporary: bool, model: Path, cells: Path) -> None:
+    """Neither when text leaves the prompt, nor when the window gives way to another, nor at the end."""
+    with engine_on(model, cells, memory_bytes=1) as engine:
+        window = home_talk(engine, memory=False)
+        for asleep in ({1}, {2}, set[int]()):
+            window.asleep = asleep
+            list(engine.generate("home", replace(window.prompt(), temporary=temporary), ONE, None))
+        shared = replace(home_talk(engine, memory=False).prompt(), temporary=True)
+        list(engine.generate("other", shared, ONE, None))
+        assert list(engine.caches) == ["other"]
+    assert bool(files(cells)) != temporary
+
+
 @pytest.mark.parametrize("restarted", [False, True], ids=["open", "restarted"])
 def test_windows_of_other_people_borrow_nothing(restarted: bool, model: Path, cells: Path) -> None:
     """Not even what they may read: it was read in sight of what its owner knows."""

@@ -305,6 +305,7 @@ class LlamaEngine(Engine):
             captures_rows = capture is not None and (capture.reply or capture.reading)
             cache = self._cache(window, len(prompt) + sampling.max_new_tokens, attention=captures_rows)
             self._drop_erased(cache, prompt)
+            cache.temporary = prompt.temporary
             if cache.attention_capture and capture:
                 cache.attention_capture.choose(capture)
             with Sampler(self.model, sampling, prompt.ids) as sampler:
@@ -336,6 +337,7 @@ class LlamaEngine(Engine):
             captures_rows = observation.rows_from != NEVER
             cache = self._cache(window, len(prompt) + room, attention=captures_rows)
             self._drop_erased(cache, prompt)
+            cache.temporary = prompt.temporary
             if cache.attention_capture and observation.capture:
                 cache.attention_capture.choose(observation.capture)
             self._load_saved_cells(window, cache, prompt, mode, observation)

@@ -141,6 +141,7 @@ class KvCache:
         self.disk_unchecked = True  # the window's saved cells on disk have not been loaded yet
         self.evicted: list[SavedCells] = []  # cells of pruned text
         self.newly_evicted: list[SavedCells] = []  # those that have not been written to disk yet
+        self.temporary = False  # its cells are never written to disk
         self.prefetch_result: Observation | None = (
             None  # what a prefetch captured of text that is not sent yet
         )
