@@ -155,7 +155,7 @@ class IdleReader:
         """
         runtime, slices = self._runtime.root, list[tuple[int, int, _Slice]]()
         on_disk: dict[str, Positions] = {}  # by owner
-        done = total = 0
+        done, total, memory = 0, 0, runtime.store.memory_id()
         for place, window_id in enumerate(runtime.store.windows_by_last_turn()):
             if stopped():
                 return False
@@ -164,7 +164,7 @@ class IdleReader:
             if settings.idle_reading == "off" or runtime.model_of(settings) is not runtime.model:
                 continue
             if record.owner not in on_disk:
-                found = runtime.engine.positions_on_disk(record.owner)
+                found = runtime.engine.positions_on_disk(f"{memory}/{record.owner}")
                 on_disk[record.owner] = np.zeros(0, np.int64) if found is None else found
             chunks = [
                 one
@@ -213,7 +213,7 @@ def _prompt_of(open_window: OpenWindow, keys: tuple[ChunkKey, ...]) -> Prompt:
         effort=open_window.settings.effort,
         said_at={one.chunk.key.turn_id: one.record.said for one in readings},
         own_turns=frozenset(key.turn_id for key in keys),
-        owner=open_window.record.owner,
+        owner=open_window.cell_owner,
     )
 
 

@@ -155,7 +155,7 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runt
         words=open_window.engine.tokenize(request.text) if request.text else None,
         said_at=said_at,
         own_turns=own_turns,
-        owner=open_window.record.owner,
+        owner=open_window.cell_owner,
     )
 
 

@@ -480,7 +480,7 @@ class Turn:
             recently_resurrected=self.open_window.recently_resurrected,
             said_at=self.open_window.said_at,
             own_turns=self.open_window.own_turns,
-            owner=self.open_window.record.owner,
+            owner=self.open_window.cell_owner,
         )
         self.stats["overhead"] = max(self.stats["overhead"], self._overhead())
         marks = self.engine.facts.marks

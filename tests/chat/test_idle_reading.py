@@ -241,7 +241,7 @@ def test_cells_of_one_person_are_not_used_by_another(weave):
     weave.people.share(window.id, "bob", owner="ann")
     weave.engine.forget(window.id)
     assert read_all(weave) == "done"
-    assert {owner for _, owner, _ in weave.engine.saved} == {ann}
+    assert {owner for _, owner, _ in weave.engine.saved} == {f"{weave.runtime.store.memory_id()}/{ann}"}
     assert recalled(weave.of(bob)).restored == 0
     assert recalled(weave.of(ann)).restored > 0
 

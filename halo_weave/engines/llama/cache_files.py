@@ -27,7 +27,7 @@ from halo_weave.engines.llama.library import Library
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"HWCELLS3"
+MAGIC = b"HWCELLS4"
 LIVE = "live"
 SAMPLES, BLOCK = 16, 1 << 20  # number and size of the blocks of a model file that are hashed to identify it
 MAX_HEAD_BYTES = 1 << 24
@@ -425,7 +425,8 @@ def overlaps_any(labels: Positions, spans: Iterable[Span]) -> bool:
 
 
 # The format of a file: magic, checksum of the head, length of the head, head, states.
-# The head is JSON with the labels, ids, places and order of each part, and the checksum of its state.
+# The head is JSON with the key of the model (the name of the file's folder), the labels, ids, places and order of each part, and
+# the checksum of its state.
 
 
 def _write(path: Path, saved: SavedWindow) -> None:
@@ -433,7 +434,11 @@ def _write(path: Path, saved: SavedWindow) -> None:
     for folder in reversed(path.parents[:2]):  # the folder of all models, and that of this model
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     head = json.dumps(
-        {"clean": saved.exact_prefix, "parts": [_part_as_json(part) for part in saved.parts]}
+        {
+            "key": path.parent.name,
+            "clean": saved.exact_prefix,
+            "parts": [_part_as_json(part) for part in saved.parts],
+        }
     ).encode()
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.unlink(missing_ok=True)
@@ -485,8 +490,8 @@ def _read_head(file: BinaryIO) -> dict[str, Any]:
     if _checksum(raw) != front[len(MAGIC) : -4]:
         raise ValueError("the checksum of its head is wrong")
     head = json.loads(raw)
-    if not isinstance(head, dict):
-        raise ValueError("its head is not a JSON object")
+    if not isinstance(head, dict) or head.get("key") != Path(file.name).parent.name:
+        raise ValueError("it is of another model")
     return head
 
 
