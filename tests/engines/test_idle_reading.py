@@ -72,7 +72,7 @@ def test_cells_read_in_idle_time_are_those_that_a_reply_would_have_left(model: P
             else:
                 home.hear(ONE)
             found.append(surprisal(quoting(home)))
-    np.testing.assert_allclose(found[0], found[1], atol=0.02)
+    np.testing.assert_allclose(found[0], found[1], atol=0.2)  # on disk, cells have 8 bits
 
 
 def test_every_position_is_known_to_be_on_disk(model: Path, cells: Path) -> None:
