@@ -2,7 +2,7 @@
 
 Each day runs in a fresh data folder, by `halo_weave serve` in a process of its own, with default settings and real
 sampling; nothing is deleted in between. The first message is said when the model is loaded and calibrated. `--against`
-runs the same day in other ways: see `day_plain.py`. The form of a day: see `docs/days.md`.
+runs the same day in other ways: see `day_plain.py`. The form of a day: see `docs/usage-benchmark.md`.
 
 A needed fact is in context if a chunk of the user turn that told it is live in the asking window when the reply begins.
 """

@@ -166,10 +166,10 @@ def random_rounds(engine: LlamaEngine, count: int) -> dict[str, int]:
                 said.append(event.id)
         cache = engine.caches["rounds"]
         columns = cache.columns[: cache.count]
-        if cache.last_rows is not None:
-            dead = np.ones(cache.last_rows.shape[1], dtype=bool)
+        if cache.last_attention is not None:
+            dead = np.ones(cache.last_attention.shape[1], dtype=bool)
             dead[columns] = False
-            faults += bool(np.any(cache.last_rows[-1][dead]))
+            faults += bool(np.any(cache.last_attention[-1][dead]))
         faults += len(np.unique(columns)) != cache.count or not bool(cache.cells.taken[columns].all())
         if said:
             labels = np.arange(position, position + len(said), dtype=np.int64)
@@ -300,7 +300,7 @@ def measure(
         note("nll_ahead: what follows a message that was read ahead")
         count = options.dialogues or max(1, round(DIALOGUES * share / 2))
         result["nll_ahead"] = _checked(
-            abilities.ahead and abilities.cuts and any(options.data.glob("*.json")),
+            abilities.prefetch and abilities.cuts and any(options.data.glob("*.json")),
             "no dialogues, or nothing can be read ahead",
             lambda: nll_ahead(engine, options.data, count),
         )

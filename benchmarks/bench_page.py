@@ -296,7 +296,7 @@ def main() -> None:
             context=32_768,
             look=look,
         )
-        weave = Weave(engine, parts.runtime.store, parts.runtime.recall, parts.runtime.toolbox)
+        weave = Weave(engine, parts.runtime.store, parts.runtime.memory_search, parts.runtime.toolbox)
         note(f"filling a window with {LIVE_TOKENS} live tokens and {ASLEEP_CHUNKS} chunks asleep")
         windows = fill(weave), talk(weave)
         service = Service(lambda progress: weave)

@@ -28,7 +28,7 @@ from benchmarks.recall_data import (
     Written,
     read_talk,
 )
-from benchmarks.recall_fit import Examples, fit, fit_words, gather, judge
+from benchmarks.recall_fit import Examples, fit, gather, judge
 from halo_weave.chat.prompt import PromptBuilder
 from halo_weave.chat.recall_plan import search_and_plan_recall
 from halo_weave.core.resurrection import RecallHit, plan_recall
@@ -39,7 +39,7 @@ from halo_weave.models import catalogue
 from halo_weave.search.embedding_worker import reindex
 from halo_weave.search.llama_embedder import open_embedder
 from halo_weave.search.memory_search import MemorySearch
-from halo_weave.search.ranking import WITH_VECTORS, Weights
+from halo_weave.search.ranking import WITH_VECTORS, RecallModel
 from halo_weave.settings import Settings
 from halo_weave.store.sql_store import SqlStore
 
@@ -67,14 +67,15 @@ Who wrote War and Peace? | Summarise the theory of plate tectonics.""".replace("
 class Way:
     """A way to search and to plan. `fill`: without the decision what is worth its tokens, as far as the room goes."""
 
-    weights: Weights = WITH_VECTORS
+    model: RecallModel = WITH_VECTORS
     settings: Settings = field(default_factory=Settings)
     fill: bool = False
 
 
 def without(*names: str) -> Way:
     """Ranked without some features. No decision: their weights were fitted together with the intercept."""
-    return Way(replace(WITH_VECTORS, **dict.fromkeys(names, 0.0)), fill=True)
+    ranking = replace(WITH_VECTORS.ranking, **dict.fromkeys(names, 0.0))
+    return Way(replace(WITH_VECTORS, ranking=ranking), fill=True)
 
 
 WAYS = {
@@ -136,7 +137,7 @@ def ask(
             found[text, limit] = recall.search(text, limit=limit, **more)
         return found[text, limit]
 
-    recall.weights = way.weights
+    recall.model = way.model
     asked = Asked(query.category, kind)
     for budget in BUDGETS:
         start = time.perf_counter()
@@ -310,13 +311,12 @@ def run(
 
 
 def print_fit(sets: dict[str, Examples]) -> None:
-    """The weights fitted on all sets, and what each set gets by weights fitted on the others."""
-    least = Settings().min_probability
-    print("all sets:", {name: round(value, 2) for name, value in fit(list(sets.values())).items()})
-    print("without vectors:", {name: round(value, 2) for name, value in fit_words(sets).items()})
+    """The model fitted on all sets, and how well each set is decided by a model fitted on the others."""
+    print(fit(list(sets.values())))
+    print("without vectors:", fit(list(sets.values()), vectors=False))
     for name, examples in sets.items():
-        weights = fit([one for other, one in sets.items() if other != name])
-        print(name, judge(weights, examples, least))
+        others = fit([one for other, one in sets.items() if other != name])
+        print(name, judge(others, examples, Settings().min_probability))
 
 
 def main() -> None:
@@ -364,7 +364,7 @@ def main() -> None:
             new_stores(args.store) as new_store,
         ):
             if args.fit:
-                print_fit(gather(folders, engine, embedder, new_store, args.vectors, SMALL_TALK))
+                print_fit(gather(folders, engine, embedder, new_store, args.vectors, SMALL_TALK, args.talks))
                 return
             found = {folder.name: run(folder, args, engine, embedder, new_store) for folder in folders}
     if args.json:

@@ -270,12 +270,12 @@ def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: boo
 
     The one before is embedded by then, and what can be read ahead was, as when a person speaks.
     """
-    assert isinstance(weave.runtime.recall, MemorySearch)
-    weave.runtime.recall.settle()
+    assert isinstance(weave.runtime.memory_search, MemorySearch)
+    weave.runtime.memory_search.settle()
     quota = len(weave.engine.tokenize(text)) + room
     weave.windows.change(window, settings={"resurrection_budget": quota})
     if typed:
-        weave.memory.preview(window, text, ahead=True)
+        weave.memory.preview(window, text, prefetch=True)
     weave._prefetcher.settle()
     if isinstance(weave.engine, LlamaEngine):
         weave.engine.scheduler.wait_until_idle()
@@ -284,7 +284,7 @@ def say_with_room(weave: Weave, window: str, text: str, room: int, *, typed: boo
 
 def give_vectors(weave: Weave, rng: np.random.Generator) -> None:
     """Made up ones: embedding so many chunks takes half an hour, and searching them does not care."""
-    recall, store = weave.runtime.recall, weave.runtime.store
+    recall, store = weave.runtime.memory_search, weave.runtime.store
     assert isinstance(recall, MemorySearch)
     embedder = recall.embedder()
     if embedder is None:
@@ -308,7 +308,7 @@ def say_elsewhere(weave: Weave, window: str, text: str) -> tuple[ChunkKey, int]:
     )
     live = LiveChunk(chunk, np.full(len(chunk), 9_000, np.float32))
     weave.runtime.store.append(window, [live], tokenizer=weave.engine.info.tokenizer, now=datetime.now(UTC))
-    weave.runtime.recall.embed_soon()
+    weave.runtime.memory_search.embed_soon()
     return chunk.key, len(chunk) + 40
 
 

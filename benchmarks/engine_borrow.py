@@ -178,9 +178,9 @@ def _compare(
     engine: LlamaEngine, calibration: Calibration, said: list[tuple[str, str]], asked: list[Question]
 ) -> dict[str, Any]:
     builder = PromptBuilder(engine)
-    system = builder.system(SYSTEM)
+    system = builder.system_prompt(SYSTEM)
     position, turns = 0, list[tuple[Chunk, ...]]()
-    home = WorkingSet(system_tokens=len(system), frame_tokens=builder.frame_tokens())
+    home = WorkingSet(system_tokens=system.tokens, frame_tokens=builder.frame_tokens())
     for number, exchange in enumerate(said):
         for role, text, id in zip(
             (Role.USER, Role.ASSISTANT), exchange, (2 * number, 2 * number + 1), strict=True
@@ -206,7 +206,7 @@ def _compare(
         words = engine.tokenize(question.text)
         for way in WAYS:
             here = f"{way} {number}"
-            window = WorkingSet(system_tokens=len(system), frame_tokens=builder.frame_tokens())
+            window = WorkingSet(system_tokens=system.tokens, frame_tokens=builder.frame_tokens())
             ids = [] if way == "absent" else [id for one in shown for id in (2 * one, 2 * one + 1)]
             for id in ids:
                 window.add(window.new_chunk(chunk) for chunk in turns[id])

@@ -93,7 +93,7 @@ class TrialConversation:
         windows = {
             name: WorkingSet(
                 strategy=one,
-                system_tokens=len(prompt_builder.system(DEFAULT_PROMPT)),
+                system_tokens=prompt_builder.system_prompt(DEFAULT_PROMPT).tokens,
                 frame_tokens=frame_tokens,
             )
             for name, one in strategies.items()
@@ -116,19 +116,21 @@ class TrialConversation:
             window.begin_reply(reply, self.position + len(said), user)
         tally = AttributionTracker(self.calibration)
         forced = self.engine.tokenize(answer)
-        prompt = self.prompt_builder.prompt(self.window, self.prompt_builder.system(DEFAULT_PROMPT), {})
+        prompt = self.prompt_builder.prompt(
+            self.window, self.prompt_builder.system_prompt(DEFAULT_PROMPT), {}
+        )
         before = sum(len(chunk) for chunk in self.window.chunks if chunk.key.turn_id < user)
         for event in read_given_reply(self.engine, WINDOW, prompt, forced, self._capture()):
             if isinstance(event, PrefillResult):
                 self._read(event, prompt, user, tally, before)
             elif isinstance(event, Step):
-                row = prompt.whole(event.row)
+                row = prompt.to_live_tokens(event.row)
                 tally.add_token(row, self.window.chunks, self.window.offsets, user)
                 for window in self.windows.values():
                     if window.strategy.capture.reply:
                         window.update(row)
                     window.append_reply_token(event.id, event.piece, event.surprisal)
-            elif isinstance(event, GenerationEnd) and (row := prompt.whole(event.row)):
+            elif isinstance(event, GenerationEnd) and (row := prompt.to_live_tokens(event.row)):
                 tally.end_reply(row)
         for window in self.windows.values():
             made = window.end_reply()
@@ -150,11 +152,11 @@ class TrialConversation:
     def _read(
         self, read: PrefillResult, prompt: WindowPrompt, user: int, tally: AttributionTracker, before: int
     ) -> None:
-        rows = [row for row in map(prompt.whole, read.rows) if row]
+        rows = [row for row in map(prompt.to_live_tokens, read.rows) if row]
         tally.observe_prefill(rows, before)
         for window in self.windows.values():
             if read.surprisal is not None:
-                window.observe_surprisal(user, prompt.whole_surprisal(read.surprisal))
+                window.observe_surprisal(user, prompt.surprisal_of_live_tokens(read.surprisal))
             if window.strategy.capture.reading:
                 window.observe_rows(rows)
 

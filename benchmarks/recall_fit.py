@@ -1,8 +1,9 @@
-"""Fit the weights of recall: a logistic regression on the features of the product's own search.
+"""Fit the weights of recall on the features of the product's own search.
 
-Examples are all candidates of a query; those that belong to its evidence count as positive. Each set of conversations has the
-same weight, whatever its size, and within a set messages that need nothing of memory weigh `NEEDLESS` of all. Besides whole
-conversations, single sessions are memories too: somebody's first day has ten chunks, not a thousand.
+Two things are fitted. Which chunk helps: a conditional logistic regression over the candidates of each query that has
+evidence. Whether a message needs memory: a logistic regression on the message and its best candidate. Each set of conversations
+has the same weight, whatever its size, and within a set messages that need nothing of memory weigh `NEEDLESS` of all. Besides
+whole conversations, single sessions are memories too: somebody's first day has ten chunks, not a thousand.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from benchmarks.day_script import Day, read_days
 from benchmarks.recall_data import KeptVectors, Query, Talk, Turn, Written, read_talk
 from halo_weave.engines.base import Engine
 from halo_weave.search.embedding_worker import reindex
-from halo_weave.search.memory_search import MemorySearch
-from halo_weave.search.ranking import Weights
+from halo_weave.search.memory_search import USER_WEIGHT, MemorySearch
+from halo_weave.search.ranking import NeedWeights, RankingWeights, RecallModel
 from halo_weave.store.sql_store import SqlStore
 
 Matrix = npt.NDArray[np.float64]
@@ -31,8 +32,16 @@ NEEDLESS = 0.6  # share of the weight of messages that need nothing, as in daily
 SESSIONS = 6  # of each conversation that are memories of their own
 OTHERS = 8  # questions about other sessions, asked of such a memory
 RIDGE = 1e-3
-FITTED = (*(one.name for one in fields(Weights) if one.name != "feedback"), "user")
-OF_VECTORS = ("best_passage", "with_neighbours", "top_passage")
+USER_LOG_ODDS = float(np.log(USER_WEIGHT))
+# Given, not fitted: the user's weight is a setting, and in these sets nobody asks the same question twice.
+GIVEN = {"user": USER_LOG_ODDS, "uninformative": -5.0}
+CANDIDATES = 150  # of each query, the best by the first weights, that the ranking is fitted on
+CHUNK = (*(one.name for one in fields(RankingWeights) if one.name != "feedback"), "user")
+MESSAGE = tuple(
+    one.name for one in fields(NeedWeights) if not one.name.startswith("best") and one.name != "intercept"
+)
+OF_VECTORS = ("best_passage", "with_neighbours")
+START = np.array([0.3, 0.6, 2.5, 2.5, 0.6, 1.5, GIVEN["uninformative"], USER_LOG_ODDS])  # of `CHUNK`
 NewStore = Callable[[Path], SqlStore]
 
 
@@ -40,18 +49,21 @@ NewStore = Callable[[Path], SqlStore]
 class Examples:
     """Candidates of the queries of one set."""
 
-    features: list[Matrix] = field(default_factory=list)  # (candidates, FITTED) of each query
+    features: list[Matrix] = field(default_factory=list)  # (candidates, CHUNK) of each query
+    messages: list[Matrix] = field(default_factory=list)  # (MESSAGE,) of each query
     labels: list[npt.NDArray[np.bool_]] = field(default_factory=list)
     needless: list[bool] = field(default_factory=list)  # of each query
     names: list[str] = field(default_factory=list)
 
     def add(self, name: str, recall: MemorySearch, query: Query, written: Written, now: datetime) -> None:
-        keys, found = recall.features(query.text, now=now)
+        keys, found = recall.candidates(query.text, now=now)
         if not keys:
             return
         evidence = {key for _, some in written.needed(query) for key in some}
         zeros = np.zeros(len(keys))
-        self.features.append(np.stack([np.asarray(found.get(one, zeros), float) for one in FITTED], axis=1))
+        columns = [np.asarray(found.features.get(one, zeros), float) for one in CHUNK]
+        self.features.append(np.stack(columns, axis=1))
+        self.messages.append(np.array([found.message[one] for one in MESSAGE]))
         self.labels.append(np.array([key in evidence for key in keys]))
         self.needless.append(not evidence)
         self.names.append(name)
@@ -99,6 +111,10 @@ def examples_of(talk: Talk, new_memory: Callable[[], Memory], small_talk: Sequen
         for query in queries:
             examples.add(talk.name, memory.recall, query, memory.written, now)
 
+    with new_memory() as memory:  # embeds everything at once, which is faster than session by session
+        for turns in talk.sessions:
+            memory.add(talk, turns)
+        reindex(memory.store, memory.embedder, now=lambda: datetime.now(UTC))
     with new_memory() as memory:
         for number, turns in enumerate(talk.sessions):
             if talk.flows and number:
@@ -143,65 +159,103 @@ def examples_of_day(day: Day, new_memory: Callable[[], Memory]) -> Examples:
     return examples
 
 
-def weighted(sets: Sequence[Examples]) -> tuple[Matrix, npt.NDArray[np.bool_], Matrix]:
-    """All candidates with labels and weights."""
-    rows, labels, weights = [], [], []
-    for one in sets:
-        count = {kind: one.needless.count(kind) for kind in (True, False)}
-        for features, label, needless in zip(one.features, one.labels, one.needless, strict=True):
-            share = NEEDLESS if needless else 1 - NEEDLESS
-            rows.append(features)
-            labels.append(label)
-            weights.append(np.full(len(label), share / count[needless] / len(sets)))
-    return np.concatenate(rows), np.concatenate(labels), np.concatenate(weights)
+def fit(sets: Sequence[Examples], vectors: bool = True) -> RecallModel:
+    """The model, with or without vectors."""
+    used = np.array([vectors or name not in OF_VECTORS for name in CHUNK])
+    ranking = _fit_ranking(sets, used)
+    return RecallModel(
+        RankingWeights(*ranking[: len(CHUNK) - 1].tolist()),
+        NeedWeights(*_fit_need(sets, ranking, vectors).tolist()),
+    )
 
 
-def fit(sets: Sequence[Examples], names: Sequence[str] = FITTED, rounds: int = 30) -> dict[str, float]:
-    """Weights by name, by Newton's method. Features that are not named have the weight 0."""
-    features, labels, weights = weighted(sets)
-    columns = [FITTED.index(name) for name in names]
-    used = features[:, columns]
-    scale = np.maximum(np.sqrt((weights[:, None] * used**2).sum(0) / weights.sum()), 1e-6)
-    used = used / scale
-    found = np.zeros(len(columns))
-    penalty = RIDGE * weights[labels].sum() * np.array([name != "intercept" for name in names])
+def _fit_ranking(sets: Sequence[Examples], used: npt.NDArray[np.bool_], rounds: int = 15) -> Matrix:
+    """(CHUNK,) weights that make the evidence likely among all candidates, by Newton's method."""
+    start = np.where(used, START, 0.0)
+    queries = []
+    for examples in sets:
+        own = [i for i, labels in enumerate(examples.labels) if labels.any()]
+        for i in own:
+            features, labels = examples.features[i], examples.labels[i]
+            best = np.union1d(np.argsort(-(features @ start))[:CANDIDATES], np.flatnonzero(labels))
+            queries.append((features[best], labels[best], 1 / len(own) / len(sets)))
+    found = start.copy()
+    free = np.array([i for i, name in enumerate(CHUNK) if used[i] and name not in GIVEN])
     for _ in range(rounds):
-        chance = 1 / (1 + np.exp(-np.clip(used @ found, -30, 30)))
-        gradient = used.T @ (weights * (labels - chance)) - penalty * found
-        spread = weights * chance * (1 - chance) + 1e-12
-        step = np.linalg.solve((used * spread[:, None]).T @ used + np.diag(penalty + 1e-12), gradient)
-        found += step
-        if np.abs(step).max() < 1e-6:
+        gradient, curvature = -RIDGE * found[free], RIDGE * np.eye(len(free))
+        for features, labels, weight in queries:
+            scores = features @ found
+            share = np.exp(scores - scores.max())
+            share /= share.sum()
+            some = features[:, free]
+            mean = share @ some
+            gradient = gradient + weight * (some[labels].mean(0) - mean)
+            curvature = curvature + weight * ((some * share[:, None]).T @ some - np.outer(mean, mean))
+        step = np.clip(np.linalg.solve(curvature, gradient), -1, 1)
+        found[free] += step
+        if np.abs(step).max() < 1e-3:
             break
-    return dict(zip(names, (found / scale).tolist(), strict=True))
+    return found
 
 
-def fit_words(sets: dict[str, Examples]) -> dict[str, float]:
-    """The weights of a memory without an embedder."""
-    return fit(list(sets.values()), [name for name in FITTED if name not in OF_VECTORS])
+def _need_features(features: Matrix, message: Matrix, ranking: Matrix) -> Matrix:
+    """The features of one message in the order of `NeedWeights`."""
+    scores = features @ ranking
+    informative = features[:, CHUNK.index("uninformative")] == 0
+    best = int(np.argmax(np.where(informative, scores, -np.inf) if informative.any() else scores))
+    own = scores[best] - ranking[-1] * features[best, -1]
+    return np.array([*message, features[best, CHUNK.index("best_passage")], own, 1.0])
 
 
-def judge(weights: dict[str, float], examples: Examples, least: float) -> dict[str, float]:
-    """What a decision by the best hit's probability does: messages that get what they need, and others that get something."""
-    vector = np.array([weights.get(name, 0.0) for name in FITTED])
-    right = found = needless = total = 0
-    first: list[float] = []
-    for features, labels, nothing in zip(examples.features, examples.labels, examples.needless, strict=True):
-        odds = features @ vector
-        passes = odds.max() >= np.log(least / (1 - least))
-        if nothing:
-            total += 1
-            needless += passes
-        else:
-            right += 1
-            found += passes
-            first.append(float(labels[np.argmax(odds)]))
+def _fit_need(sets: Sequence[Examples], ranking: Matrix, vectors: bool, rounds: int = 40) -> Matrix:
+    """(NeedWeights,) by Newton's method."""
+    rows, labels, weights = [], [], []
+    for examples in sets:
+        count = {kind: examples.needless.count(kind) for kind in (True, False)}
+        for features, message, needless in zip(
+            examples.features, examples.messages, examples.needless, strict=True
+        ):
+            rows.append(_need_features(features, message, ranking))
+            labels.append(not needless)
+            weights.append((NEEDLESS if needless else 1 - NEEDLESS) / count[needless] / len(sets))
+    table, needs, weight = np.array(rows), np.array(labels), np.array(weights)
+    if not vectors:
+        table[:, len(MESSAGE)] = 0.0
+    scale = np.maximum(np.sqrt((weight[:, None] * table**2).sum(0)), 1e-6)
+    table, found = table / scale, np.zeros(table.shape[1])
+    penalty = np.full(len(found), RIDGE)
+    penalty[-1] = 0.0
+    for _ in range(rounds):
+        chance = 1 / (1 + np.exp(-np.clip(table @ found, -30, 30)))
+        gradient = table.T @ (weight * (needs - chance)) - penalty * found
+        curvature = (table * (weight * chance * (1 - chance))[:, None]).T @ table + np.diag(penalty + 1e-9)
+        step = np.linalg.solve(curvature, gradient)
+        found += step
+        if np.abs(step).max() < 1e-5:
+            break
+    return np.asarray(found / scale)
+
+
+def judge(model: RecallModel, examples: Examples, least: float) -> dict[str, float]:
+    """How well a model decides: messages that get something although they need nothing, and the reverse."""
+    ranking = np.array([*(getattr(model.ranking, name) for name in CHUNK[:-1]), USER_LOG_ODDS])
+    need = np.array([getattr(model.need, one.name) for one in fields(NeedWeights)])
+    passed: dict[bool, list[bool]] = {True: [], False: []}
+    first = []
+    for features, message, labels, needless in zip(
+        examples.features, examples.messages, examples.labels, examples.needless, strict=True
+    ):
+        passed[needless].append(
+            bool(_need_features(features, message, ranking) @ need >= np.log(least / (1 - least)))
+        )
+        if not needless:
+            first.append(bool(labels[np.argmax(features @ ranking)]))
     return {
-        "needs": right,
-        "passes": round(found / max(1, right), 3),
+        "needs": len(passed[False]),
+        "gets_something": round(float(np.mean(passed[False] or [0])), 3),
         "best_is_evidence": round(float(np.mean(first or [0])), 3),
-        "needless": total,
-        "needless_passes": round(needless / max(1, total), 3),
+        "needless": len(passed[True]),
+        "gets_something_needless": round(float(np.mean(passed[True] or [0])), 3),
     }
 
 
@@ -212,8 +266,9 @@ def gather(
     new_store: NewStore,
     vectors: Path | None,
     small_talk: Sequence[str],
+    talks: int | None = None,
 ) -> dict[str, Examples]:
-    """The examples of all sets and of the scripted days."""
+    """The examples of all sets and of the scripted days. `talks`: only the first so many conversations of each set."""
 
     def memories(file: Path | None) -> tuple[KeptVectors, Callable[[], Memory]]:
         kept = KeptVectors(embedder, file)
@@ -222,7 +277,7 @@ def gather(
     sets: dict[str, Examples] = {}
     for folder in folders:
         of_set = sets[folder.name] = Examples()
-        for path in sorted(folder.glob("*.json")):
+        for path in sorted(folder.glob("*.json"))[:talks]:
             kept, new_memory = memories(vectors and vectors / f"{folder.name}_{path.stem}.npz")
             _extend(of_set, examples_of(read_talk(path), new_memory, small_talk))
             kept.save()

@@ -165,7 +165,7 @@ def _connect_parts(
         remember_model=partial(remember_model, options.data),
         engine_list=listed,
         open_other=lambda name: open_named(options, listed.get(name)),
-        silent=NoModelEngine(kv_cache_folder(options.data)),
+        local_tokenizer=NoModelEngine(kv_cache_folder(options.data)),
         remember_idle_reading=lambda progress: remember_idle_reading(options.data, asdict(progress)),
     )
 

@@ -176,7 +176,7 @@ class Settings:
         2.5, "How much more your own words count in search than the model's.", low=0.1, high=10
     )
     min_probability: float = _remembering(
-        0.08,
+        0.2,
         "Something wakes up only if the best of it helps with your message at least this likely; 0 wakes the best there is.",
         low=0,
         high=1,
@@ -333,11 +333,11 @@ class Settings:
 
 
 def _all_fields() -> Iterator[Field[Any]]:
-    for one in fields(Settings):
-        if one.name in STRATEGY_SETTINGS:
-            raise TypeError(f"A strategy defines {one.name}, which is a general setting.")
-        if is_setting(one):
-            yield one
+    for definition in fields(Settings):
+        if definition.name in STRATEGY_SETTINGS:
+            raise TypeError(f"A strategy defines {definition.name}, which is a general setting.")
+        if is_setting(definition):
+            yield definition
         else:
             yield from STRATEGY_SETTINGS.values()
 

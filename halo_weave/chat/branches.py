@@ -62,7 +62,7 @@ def match_history(
 
 
 def _likeliest(store: SqlStore, wanted_hash: int, window: str | None) -> list[TurnRecord]:
-    """Turns with this hash; those that no turn follows come first."""
+    """Turns with this hash; those without following turns come first."""
     found = store.turns_with_hash(wanted_hash, window=window)
     return (
         sorted(found, key=lambda turn: bool(store.followers(turn.id, turn.window)))
@@ -115,7 +115,7 @@ class Branches:
                 self._add(window_id, role, text, after if not i else None)
                 for i, (role, text) in enumerate(said)
             ]
-        self._runtime.recall.embed_soon()
+        self._runtime.memory_search.embed_soon()
         return added
 
     def recognise(
@@ -152,14 +152,14 @@ class Branches:
         self._runtime.window(window_id)
         return [
             TurnVersion(
-                one.id,
-                one.role,
-                one.speaker,
-                one.said,
-                on_branch(store, window_id, one.id),
-                text_of_turn(store, one.id),
+                follower.id,
+                follower.role,
+                follower.speaker,
+                follower.said,
+                on_branch(store, window_id, follower.id),
+                text_of_turn(store, follower.id),
             )
-            for one in store.followers(turn.parent or 0, turn.window)
+            for follower in store.followers(turn.parent or 0, turn.window)
         ]
 
     def switch(self, window_id: str, turn_id: int) -> TurnRecord:
@@ -171,7 +171,7 @@ class Branches:
         return self.rewind(window_id, last.id)
 
     def rewind(self, window_id: str, turn_id: int) -> TurnRecord:
-        """Make this turn the window's last one. The turns that followed are set aside and can be checked out again."""
+        """Make this turn the window's last one. The turns that followed leave the current branch and can be checked out again."""
         runtime = self._runtime
         with runtime.exclusive(window_id):
             runtime.window(window_id)
@@ -179,7 +179,7 @@ class Branches:
             if last.window != window_id and not on_branch(runtime.store, window_id, turn_id):
                 raise BadInput(f"Turn {turn_id} is of another window. Branch off there.")
             windows = runtime.store.switch(window_id, turn_id, now=runtime.now())
-        runtime.recall.embed_soon()
+        runtime.memory_search.embed_soon()
         runtime.publish_changed({window_id, *windows})
         return runtime.store.turn_record(turn_id)
 
@@ -203,11 +203,11 @@ class Branches:
             runtime.store.switch(record.id, turn_id, now=runtime.now())
             keys = [
                 chunk.key
-                for chunk in runtime.open_window(window_id).working_set.chunks
+                for chunk in runtime.window_for_reading(window_id).working_set.chunks
                 if chunk.key.turn_id <= turn_id
             ]
         with runtime.exclusive(record.id):
-            open_window = runtime.open_window_to_change(record.id)
+            open_window = runtime.window_for_change(record.id)
             plan = open_window.plan_resurrection_of(keys, open_window.engine.info.context)
             if plan.chunks:
                 open_window.resurrect(plan, {}, now=runtime.now())
@@ -215,7 +215,7 @@ class Branches:
 
     def _add(self, window_id: str, role: Role, text: str, after: int | None) -> TurnRecord:
         runtime = self._runtime
-        engine = runtime.model_in(window_id).engine
+        engine = runtime.model_for_window(window_id).engine
         tokens = engine.tokenize(text)
         if not len(tokens):
             raise BadInput("A turn without words cannot be added.")
@@ -224,7 +224,7 @@ class Branches:
         asked = runtime.store.turn_record(place) if place else None
         answers = asked.id if asked and asked.role is Role.USER and role is Role.ASSISTANT else None
         turn = ids.assistant_turn if role is Role.ASSISTANT else ids.user_turn
-        open_window = runtime.open_window_to_change(window_id)
+        open_window = runtime.window_for_change(window_id)
         size = open_window.settings.min_chunk_tokens
         chunks = chunk_turn(tokens, turn, role, ids.start, answers, min_chunk_tokens=size)
         live = [open_window.working_set.new_chunk(chunk) for chunk in chunks]

@@ -30,19 +30,19 @@ READING, REPLY = 0, 1  # kinds of rows
 
 class TurnRecorder(Recorder, Protocol):
     def begin(self, window: WorkingSet, settings: Settings) -> None:
-        """A turn begins; from now on the window notes its changes."""
+        """A turn begins; from now on the working set records its changes here."""
 
     def wanted(self, capture: Capture, engine: Engine) -> Capture:
-        """What is to be read of the attention, beside what the turn itself needs."""
+        """What to capture: `capture`, which the turn itself needs, and what the recording needs."""
 
     def rows(self, rows: Sequence[AttentionRow], turn_id: int | None, surprisal: Floats | None) -> None:
-        """The user's turn was read."""
+        """The user's turn has been prefilled."""
 
     def row(self, row: AttentionRow | None, score_reply: bool) -> None:
-        """What was looked at to say the next token."""
+        """The attention row that the next token was generated with."""
 
     def last_row(self, row: AttentionRow) -> None:
-        """The model has ended the reply: what its last token looked at."""
+        """The reply has ended: the attention row of its last token."""
 
     def end(self) -> None:
         """The turn is over."""
@@ -401,7 +401,7 @@ def _plan(plan: PrunePlan) -> dict[str, Any]:
         "goal": plan.goal,
         "current": sorted(plan.current),
         "kept": [str(key) for key in plan.kept],
-        "goes": [{**asdict(one), "key": str(one.key), "why": str(one.why)} for one in plan.chunks],
+        "goes": [{**asdict(chunk), "key": str(chunk.key), "why": str(chunk.why)} for chunk in plan.chunks],
     }
 
 

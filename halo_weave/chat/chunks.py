@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from halo_weave.chat.events import ResurrectedChunk
-from halo_weave.chat.injection import Injection, resurrect_for_user
+from halo_weave.chat.injection import Injection, inject_chunk
 from halo_weave.chat.open_window import OpenWindow
 from halo_weave.chat.runtime import Runtime
 from halo_weave.chat.turn_runner import storable_text
@@ -63,7 +63,7 @@ class Chunks:
 
     def why(self, window_id: str, key: ChunkKey) -> Explanation:
         store = self._runtime.store
-        open_window, record = self._runtime.open_window(window_id), store.chunk(key)
+        open_window, record = self._runtime.window_for_reading(window_id), store.chunk(key)
         live = key in open_window.working_set
         pruned = {} if live else store.resurrectable_chunks(window_id, [key])
         brightness = open_window.working_set.at(key).brightness if live else pruned[key].brightness
@@ -94,7 +94,7 @@ class Chunks:
         return self._runtime.store.chunk_tags([key]).get(key, ())
 
     def add_negative_feedback(self, window_id: str, key: ChunkKey, question: str) -> None:
-        """Note that the chunk is the wrong memory for this question: it is not resurrected for similar questions."""
+        """Record that the chunk is the wrong memory for this question: it is not resurrected for similar questions."""
         query = storable_text(question).strip()
         if not query:
             raise BadInput("Say which question it is the wrong memory for.")
@@ -119,12 +119,12 @@ class Chunks:
     def prune(self, window_id: str, key: ChunkKey) -> None:
         """Prune the chunk by hand."""
         with self._runtime.exclusive_change(window_id):
-            self._runtime.open_window_to_change(window_id).prune_by_user(key, now=self._runtime.now())
+            self._runtime.window_for_change(window_id).prune_by_user(key, now=self._runtime.now())
 
     def resurrect(self, window_id: str, key: ChunkKey) -> Injection:
         """Resurrect and pin the chunk; its question or answer and the first chunk of its turn are resurrected, too."""
         with self._runtime.exclusive_change(window_id):
-            return resurrect_for_user(self._open_with_pruned(window_id, key), key, now=self._runtime.now())
+            return inject_chunk(self._open_with_pruned(window_id, key), key, now=self._runtime.now())
 
     def undo_prune(self, window_id: str, key: ChunkKey) -> ResurrectedChunk:
         """Undo pruning by hand: the chunk is live as before, and pinned only if it was pinned then."""
@@ -136,7 +136,7 @@ class Chunks:
             )
 
     def _open_with_pruned(self, window_id: str, key: ChunkKey) -> OpenWindow:
-        open_window = self._runtime.open_window_to_change(window_id)
+        open_window = self._runtime.window_for_change(window_id)
         if key in open_window.working_set:
             raise BadInput(f"Chunk {key} is awake already.")
         return open_window
@@ -145,13 +145,13 @@ class Chunks:
         """Merge the chunk into the chunk before it, and return the key of that one."""
         with self._runtime.exclusive_change(window_id):
             into = self._runtime.store.merge(window_id, key, now=self._runtime.now())
-            self._runtime.recall.embed_soon()
+            self._runtime.memory_search.embed_soon()
             return into
 
     def preview_delete(self, window_id: str, key: ChunkKey) -> Deletion:
         """All chunks that would be deleted with this one."""
         store = self._runtime.store
-        live = self._runtime.open_window(window_id).live_keys
+        live = self._runtime.window_for_reading(window_id).live_keys
         records = [one for one in store.chunks_by_key(store.deletion_of(key)) if not one.gone]
         text = None
         if max((key.turn_id for key in live), default=None) in {record.key.turn_id for record in records}:
@@ -182,6 +182,6 @@ class Chunks:
         with self._runtime.exclusive(window_id):
             self._runtime.window(window_id)
             windows = self._runtime.store.undelete(keys, now=self._runtime.now())
-        self._runtime.recall.embed_soon()
+        self._runtime.memory_search.embed_soon()
         self._runtime.publish_changed({window_id, *windows})
         return windows

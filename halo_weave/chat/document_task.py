@@ -14,7 +14,7 @@ from xml.parsers import expat
 
 _WORD = "http://schemas.openxmlformats.org/wordprocessingml/2006/main "
 _STRICT = "http://purl.oclc.org/ooxml/wordprocessingml/main "
-_DAMAGED = "is damaged, or not what its first bytes say. Open it in its program and save it anew."
+_DAMAGED = "is damaged, or not what its first bytes say. Open it in its program and save it again."
 # A page with one word: reading it imports everything that pypdf needs, before opening files is forbidden.
 _WARM_UP = (
     b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n2 0 obj<</Type/Pages/Kids[3 0 R]/Count 1>>endobj\n"

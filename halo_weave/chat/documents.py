@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol
 
-from halo_weave.chat.open_window import ChunkOrigin, OpenWindow, recall_room
+from halo_weave.chat.open_window import ChunkOrigin, OpenWindow
 from halo_weave.chat.prompt import TurnAnnotation
 from halo_weave.chat.runtime import Runtime
 from halo_weave.core.pruning import Prune, PrunePlan, PruneReason
@@ -77,7 +77,7 @@ def _plain(name: str, data: bytes) -> str:
                 f"{name} is not a text, a PDF or a DOCX. Only those can be attached."
             ) from None
         raise DocumentRefused(
-            f"{name} is not in UTF-8, so its letters cannot be told for sure. Save it as UTF-8, then attach it."
+            f"{name} is not in UTF-8, so its letters cannot be read reliably. Save it as UTF-8, then attach it."
         ) from None
     if len(_CONTROLS.findall(text[:65_536])) > _UNREADABLE * len(text[:65_536]):
         raise DocumentRefused(f"{name} is not a text, a PDF or a DOCX. Only those can be attached.")
@@ -154,7 +154,7 @@ class Documents:
         """A text that was extracted before, with its token count."""
         limits, name = self._limits(window_id), document_name(name)
         runtime = self._runtime
-        model = runtime.model if window_id is None else runtime.model_in(window_id)
+        model = runtime.default_model if window_id is None else runtime.model_for_window(window_id)
         tokens = len(model.engine.tokenize(text))
         if tokens > limits.document_tokens:
             raise DocumentRefused(
@@ -171,7 +171,7 @@ class Documents:
             raise BadInput(
                 f"A message may have {MAX_DOCUMENTS} documents. Send some of them with the next one."
             )
-        return tuple(self.counted(one.name, one.text, window_id) for one in documents)
+        return tuple(self.counted(document.name, document.text, window_id) for document in documents)
 
     def _limits(self, window_id: str | None) -> Settings:
         runtime = self._runtime
@@ -188,16 +188,22 @@ class _WithDocuments(Protocol):
 
 
 def attach(
-    runtime: Runtime, open_window: OpenWindow, asked: _WithDocuments, user: int, *, whole: bool
+    runtime: Runtime,
+    open_window: OpenWindow,
+    request: _WithDocuments,
+    message_tokens: int,
+    *,
+    fits_whole: bool,
 ) -> Iterator[PrunePlan]:
     """Store the documents, one transaction each.
 
-    `whole`: the model's context has room for all of them and the message of `user` tokens. If not, all but their
-    openings are pruned at once, and can be resurrected like any other chunk. Yields the prune plans.
+    `fits_whole`: the model's context has room for all of them and the message of `message_tokens` tokens. If not, only the
+    first chunks of each stay live; the others are pruned at once, and can be resurrected like any other chunk. Yields the
+    prune plans.
     """
-    documents = asked.documents
-    room = max(0, recall_room(open_window, user)) // 2  # the other half is for recall
-    for place, document in enumerate(documents):
+    documents = request.documents
+    room = max(0, open_window.recall_room(message_tokens)) // 2  # the other half is for recall
+    for index, document in enumerate(documents):
         tokens, now = open_window.engine.tokenize(document.text), runtime.now()
         ids = runtime.store.reserve(len(tokens))
         chunks = chunk_turn(
@@ -216,7 +222,7 @@ def attach(
             now=now,
             speaker=document.name,
             tags={chunk.key: (DOCUMENT,) for chunk in chunks},
-            after=asked.after if not place else None,
+            after=request.after if not index else None,
         )
         with open_window.lock:
             for chunk in chunks:
@@ -224,13 +230,13 @@ def attach(
                     chunk, ChunkOrigin(open_window.record.id, document.name, now, tags=(DOCUMENT,))
                 )
             open_window.working_set.add(live)
-        goes = () if whole else _beyond(chunks, room // len(documents))
-        if goes:
+        surplus = () if fits_whole else _surplus_chunks(chunks, room // len(documents))
+        if surplus:
             prunes = (
                 Prune(
                     chunk.key, len(chunk), open_window.working_set.at(chunk.key).peak, PruneReason.NO_ROOM, 0
                 )
-                for chunk in goes
+                for chunk in surplus
             )
             yield PrunePlan(open_window.context_budget, 0, tuple(prunes))
 
@@ -239,18 +245,20 @@ def document_cost(open_window: OpenWindow, documents: Sequence[Document]) -> int
     """Tokens of the documents with their frames."""
     frame = open_window.working_set.frame_tokens.get(Role.USER, 0)
     said = open_window.record.created if open_window.settings.timestamps else None
-    names = (TurnAnnotation.quotation(said, Role.USER, document=one.name) for one in documents)
+    annotations = (
+        TurnAnnotation.quotation(said, Role.USER, document=document.name) for document in documents
+    )
     return sum(
-        one.tokens + frame + open_window.prompt_builder.annotation_tokens(name)
-        for one, name in zip(documents, names, strict=True)
+        document.tokens + frame + open_window.prompt_builder.annotation_tokens(annotation)
+        for document, annotation in zip(documents, annotations, strict=True)
     )
 
 
-def _beyond(chunks: Sequence[Chunk], room: int) -> Sequence[Chunk]:
-    """The chunks after the opening that do not fit."""
+def _surplus_chunks(chunks: Sequence[Chunk], room: int) -> Sequence[Chunk]:
+    """The chunks from the first one on that does not fit. The first chunk of a document always stays."""
     size = 0
-    for place, chunk in enumerate(chunks):
+    for index, chunk in enumerate(chunks):
         size += len(chunk)
-        if place and size > room:
-            return chunks[place:]
+        if index and size > room:
+            return chunks[index:]
     return ()

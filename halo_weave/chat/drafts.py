@@ -94,7 +94,7 @@ class OpenDraft:
         )
 
     def saved(self, draft: Draft, taken: float) -> float:
-        """The reply was saved as of this moment. Returns for how many seconds part of it was unsaved."""
+        """This draft of the reply was saved. Returns for how many seconds part of it was unsaved."""
         reply = self.open_window.working_set.reply
         more = reply is not None and len(reply.pieces) > len(draft.tokens)
         with self._changed:
@@ -139,7 +139,7 @@ class DraftWriter:
         with self._saving:
             self._open.append(draft)
             if self._thread is None:
-                self._thread = Thread(target=self._run, name="halo-weave-drafts", daemon=True)
+                self._thread = Thread(target=self._run, name="halo-weave drafts", daemon=True)
                 self._thread.start()
         return draft
 

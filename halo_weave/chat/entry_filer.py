@@ -87,8 +87,8 @@ class EntryFiler:
                 filed = file_entry(entry.engine, entry.tree, entry.saved, now=self._now(), stopped=stopped)
                 if filed is not entry.saved:
                     self._publish(entry.window_id, filed)
-            except HaloWeaveError as error:  # such as a window that was deleted meanwhile
-                log.debug("%s was filed, and nobody could be told: %s", entry.saved.path, error)
+            except HaloWeaveError as error:  # such as a window that has been deleted
+                log.debug("%s was filed, but its event could not be published: %s", entry.saved.path, error)
             except Exception:
                 log.exception("Filing failed.")
             with self._changed:

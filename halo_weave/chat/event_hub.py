@@ -87,7 +87,7 @@ class EventHub:
                 nudge()
 
     def forget(self) -> int:
-        """Drop all events. Returns how many bytes that frees."""
+        """Drop all events. Returns the number of freed bytes."""
         with self._lock:
             held, self._bytes = self._bytes, 0
             self._kept.clear()
@@ -242,4 +242,4 @@ def _size(event: WindowEvent) -> int:
     if isinstance(event, BrightnessChanged):
         return EACH + 4 * event.brightness.nbytes
     chunks: tuple[ChunkView | PrunedChunk, ...] = getattr(event, "chunks", ())
-    return EACH + EACH_TOKEN * sum(one.tokens for one in chunks)
+    return EACH + EACH_TOKEN * sum(chunk.tokens for chunk in chunks)

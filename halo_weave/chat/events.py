@@ -182,7 +182,7 @@ class ReplyStored:
 
 @dataclass(frozen=True, slots=True)
 class ReplyNotStored:
-    """The reply cannot be stored for now, and why; with an empty message it is stored again."""
+    """The reply cannot be stored for now, and why; an empty message means that it is stored now."""
 
     sentence: str
 

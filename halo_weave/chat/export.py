@@ -126,7 +126,7 @@ def _messages(turn: TurnRecord, parts: list[tuple[str, str]]) -> Iterator[dict[s
 def _parts(store: SqlStore, turn: TurnRecord) -> list[tuple[str, str]]:
     """The text of a turn without deleted chunks, as runs of one kind."""
     chunks = sorted(store.turn(turn.id), key=lambda one: one.chunk.start)
-    there = [one for one in chunks if one.deleted is None and one.merged_into is None]
+    there = [chunk for chunk in chunks if chunk.deleted is None and chunk.merged_into is None]
     parts = (
         (tag, "".join(one.chunk.text for one in group).strip()) for tag, group in groupby(there, key=_tag)
     )

@@ -153,7 +153,7 @@ class IdleReader:
 
         Returns False if it was stopped.
         """
-        runtime, slices = self._runtime.root, list[tuple[int, int, _Slice]]()
+        runtime, slices = self._runtime.unrestricted, list[tuple[int, int, _Slice]]()
         on_disk: dict[str, Positions] = {}  # by owner
         done, total, memory = 0, 0, runtime.store.memory_id()
         for place, window_id in enumerate(runtime.store.windows_by_last_turn()):
@@ -161,7 +161,10 @@ class IdleReader:
                 return False
             record = runtime.window(window_id)
             settings = runtime.settings(record)
-            if settings.idle_reading == "off" or runtime.model_of(settings) is not runtime.model:
+            if (
+                settings.idle_reading == "off"
+                or runtime.model_for_settings(settings) is not runtime.default_model
+            ):
                 continue
             if record.owner not in on_disk:
                 found = runtime.engine.positions_on_disk(f"{memory}/{record.owner}")
@@ -189,7 +192,7 @@ class IdleReader:
 
     def _read(self, part: _Slice, stopped: Callable[[], bool]) -> IdleReadResult | None:
         """Read the chunks as their own window reads them, after its system prompt. None: that is not possible."""
-        runtime = self._runtime.root
+        runtime = self._runtime.unrestricted
         try:
             prompt = _prompt_of(runtime.load_window(part.window), part.keys)
             return runtime.engine.read_idle(part.window, prompt, stopped=stopped)
@@ -205,7 +208,7 @@ def _prompt_of(open_window: OpenWindow, keys: tuple[ChunkKey, ...]) -> Prompt:
         for one in readings
         if (annotation := open_window.annotation(one.chunk, one.record))
     }
-    return open_window.prompt_builder.ahead(
+    return open_window.prompt_builder.next_prompt_prefix(
         sorted((one.chunk for one in readings), key=lambda chunk: chunk.start),
         open_window.system_prompt,
         annotations,

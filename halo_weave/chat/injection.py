@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from halo_weave.chat.events import PrunedChunk, ResurrectedChunk
-from halo_weave.chat.open_window import OpenWindow, context_room
+from halo_weave.chat.open_window import OpenWindow
 from halo_weave.core.pruning import PrunePlan, plan_prune
 from halo_weave.core.resurrection import RecallHit, RecallPlan, plan_recall
 from halo_weave.core.tokens import ChunkKey
 from halo_weave.errors import BadInput, UnknownChunk
 
-PlanWithinRoom = Callable[[int], RecallPlan]  # plans the resurrection within so many tokens
+PlanWithinRoom = Callable[[int], RecallPlan]  # plans the resurrection within a number of tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class InjectionPlan:
 
 def plan_injection(
     open_window: OpenWindow,
-    wanted: PlanWithinRoom,
+    plan_within: PlanWithinRoom,
     *,
     share: float = 0.5,
     current: Collection[int] = (),
@@ -53,21 +53,21 @@ def plan_injection(
 
     The newest exchanges, the `current` turns and the `kept` chunks are not pruned. If nothing fits, nothing is pruned.
     """
-    whole = context_room(open_window, 0)
-    budget = max(1, min(open_window.context_budget or whole, whole))
-    spared, room = open_window.recent_turns().union(current), int(budget * share)
+    context_tokens = open_window.context_room(0)
+    budget = max(1, min(open_window.context_budget or context_tokens, context_tokens))
+    protected_turns, room = open_window.recent_turns().union(current), int(budget * share)
     while True:
-        plan = wanted(max(0, room))
+        plan = plan_within(max(0, room))
         prunes = plan_prune(
             open_window.working_set,
             max(1, budget - plan.cost),
-            current=spared,
+            current=protected_turns,
             kept=kept,
             pairs=open_window.settings.prune_pairs,
             last=True,
         )
         if not plan.chunks:
-            need = next((one.cost for one in plan.passed_over), 0)
+            need = next((hit.cost for hit in plan.passed_over), 0)
             return InjectionPlan(plan, replace(prunes, chunks=()), need and need - room)
         if not prunes.over:
             return InjectionPlan(plan, prunes)
@@ -83,13 +83,13 @@ def inject_snapshot(open_window: OpenWindow, keys: Collection[ChunkKey], *, now:
     )
 
 
-def resurrect_for_user(open_window: OpenWindow, key: ChunkKey, *, now: datetime) -> Injection:
+def inject_chunk(open_window: OpenWindow, key: ChunkKey, *, now: datetime) -> Injection:
     """Resurrect and pin the chunk that the user asked for; its question or answer and the first chunk of its turn are
     resurrected, too."""
     plan = plan_injection(open_window, lambda room: _with_pairs(open_window, key, room), share=1.0)
     pruned = _make_room(open_window, plan, now)
     resurrected = open_window.resurrect_by_user(key, now=now)
-    pairs = tuple(one for one in plan.recall.chunks if one.key != key)
+    pairs = tuple(chunk for chunk in plan.recall.chunks if chunk.key != key)
     also = open_window.resurrect(replace(plan.recall, chunks=pairs), {}, now=now) if pairs else ()
     return Injection((resurrected, *also), pruned)
 
@@ -104,9 +104,9 @@ def _with_pairs(open_window: OpenWindow, key: ChunkKey, room: int) -> RecallPlan
     """The chunk with its pairs if there is room for all, else without them."""
     open_window.resurrectable([key])  # raises an error for chunks that cannot be resurrected here
     candidates = {
-        one: candidate
-        for one, candidate in open_window.store.recall_candidates(open_window.record.id, [key]).items()
-        if one == key or _may_come(open_window, one, candidate.window)
+        other_key: candidate
+        for other_key, candidate in open_window.store.recall_candidates(open_window.record.id, [key]).items()
+        if other_key == key or _may_be_resurrected(open_window, other_key, candidate.window)
     }
     if key not in candidates:
         return RecallPlan(room, 0, ())
@@ -124,9 +124,9 @@ def _with_pairs(open_window: OpenWindow, key: ChunkKey, room: int) -> RecallPlan
     return plan
 
 
-def _may_come(open_window: OpenWindow, key: ChunkKey, window: str) -> bool:
+def _may_be_resurrected(open_window: OpenWindow, key: ChunkKey, window_id: str) -> bool:
     try:
         open_window.resurrectable([key])
     except UnknownChunk:
         return False
-    return not open_window.must_not_send(window, key.turn_id)
+    return not open_window.must_not_send(window_id, key.turn_id)

@@ -17,7 +17,6 @@ import numpy as np
 
 from halo_weave.chat.events import INTERNAL_ERROR_MESSAGE
 from halo_weave.chat.export import ExportFormat, export_conversations
-from halo_weave.chat.open_window import context_room, recall_room
 from halo_weave.chat.prefetch import Prefetcher
 from halo_weave.chat.recall_plan import (
     NO_OVERRIDES,
@@ -173,7 +172,7 @@ class Memory:
             user_weight=settings.user_weight,
             only=only,
         )
-        live = runtime.open_window(window_id).live_keys if window_id else frozenset()
+        live = runtime.window_for_reading(window_id).live_keys if window_id else frozenset()
         records = {record.key: record for record in runtime.store.chunks_by_key([hit.key for hit in hits])}
         found = [hit for hit in hits if hit.key in records and is_related_hit(hit)]
         tags = runtime.store.chunk_tags([hit.key for hit in found])
@@ -196,7 +195,7 @@ class Memory:
         runtime, text = self._runtime, storable_text(text)
         only = self._narrowed(only, window_id if only_window else None, tag)
         if window_id:
-            open_window = runtime.open_window(window_id)
+            open_window = runtime.window_for_reading(window_id)
             hits, plan, *_ = open_window.search_and_plan(
                 text, budget, search=runtime.search, now=runtime.now(), only=only
             )
@@ -214,13 +213,13 @@ class Memory:
         tags = runtime.store.chunk_tags(plan.keys)
         found = [
             SearchResult(
-                hits.get(one.key) or RecallHit(one.key, one.similarity),
-                records[one.key],
+                hits.get(chunk.key) or RecallHit(chunk.key, chunk.similarity),
+                records[chunk.key],
                 live=False,
-                part=one.reason,
-                tags=tags.get(one.key, ()),
+                part=chunk.reason,
+                tags=tags.get(chunk.key, ()),
             )
-            for one in plan.chunks
+            for chunk in plan.chunks
         ]
         return found, plan.cost
 
@@ -231,22 +230,22 @@ class Memory:
 
     def tags(self) -> list[TagCount]:
         """All tags of windows and chunks, sorted."""
-        windows = Counter(tag for one in self._runtime.store.windows() for tag in one.tags)
+        windows = Counter(tag for window in self._runtime.store.windows() for tag in window.tags)
         chunks = self._runtime.store.tag_counts()
         return [
             TagCount(tag, windows[tag], chunks.get(tag, 0)) for tag in sorted(windows.keys() | chunks.keys())
         ]
 
     def preview(
-        self, window_id: str, text: str, overrides: RecallOverrides = NO_OVERRIDES, *, ahead: bool = False
+        self, window_id: str, text: str, overrides: RecallOverrides = NO_OVERRIDES, *, prefetch: bool = False
     ) -> Preview:
-        """What would be resurrected for this text while it is being typed. Nothing is changed. `ahead`: also prefetch
+        """What would be resurrected for this text while it is being typed. Nothing is changed. `prefetch`: also prefetch
         the next prompt, if the settings allow it."""
-        text, open_window = storable_text(text), self._runtime.open_window(window_id)
+        text, open_window = storable_text(text), self._runtime.window_for_reading(window_id)
         tokens = len(open_window.engine.tokenize(text))
-        room = recall_room(open_window, tokens, given=overrides.room)
-        speaker = self._runtime.speaker_name(open_window.record) if ahead else ""
-        if ahead and room <= 0 and text.strip():
+        room = open_window.recall_room(tokens, may_prune_others=overrides.room)
+        speaker = self._runtime.speaker_name(open_window.record) if prefetch else ""
+        if prefetch and room <= 0 and text.strip():
             self._prefetcher.request(window_id, text, speaker=speaker)
         if room <= 0 or not text.strip():
             return Preview(RecallPlan(max(0, room), 0, ()), {}, {}, tokens)
@@ -254,16 +253,16 @@ class Memory:
         hits, plan, near, *_ = open_window.search_and_plan(
             text, room, search=runtime.search, now=runtime.now(), overrides=overrides
         )
-        if ahead:
+        if prefetch:
             self._prefetcher.request(window_id, text, plan.keys, speaker)
         told = [*plan.keys, *(one.key for one in (*near, *plan.passed_over))]
-        texts = {one.key: one.chunk.text for one in runtime.store.chunks_by_key(told)}
-        over = max(0, tokens + plan.cost - context_room(open_window, open_window.working_set.size))
+        texts = {record.key: record.chunk.text for record in runtime.store.chunks_by_key(told)}
+        over = max(0, tokens + plan.cost - open_window.context_room(open_window.working_set.size))
         return Preview(plan, hits, texts, tokens, near, over if overrides.room else 0)
 
     def embed(self, texts: Sequence[str]) -> tuple[str, Vectors]:
         """The embedder's name, and these texts embedded as search queries."""
-        embedder = self._runtime.recall.embedder(WAIT)
+        embedder = self._runtime.memory_search.embedder(WAIT)
         if embedder is None:
             raise EmbedderOff(
                 "There is no embedder: search goes by words. Start with --embedder to have one."
@@ -293,7 +292,7 @@ class Memory:
     def status(self) -> SystemStatus:
         runtime = self._runtime
         return SystemStatus(
-            runtime.engine.info, runtime.recall.status(), runtime.store.stats(), runtime.calibration
+            runtime.engine.info, runtime.memory_search.status(), runtime.store.stats(), runtime.calibration
         )
 
     # Out of and into files
@@ -330,7 +329,7 @@ class Memory:
             self._importing = None
         self._runtime.split_long_chunks()
         self._runtime.remove_timestamps()
-        self._runtime.recall.embed_soon()
+        self._runtime.memory_search.embed_soon()
         return brought
 
     def importing(self) -> ImportState:
@@ -352,7 +351,7 @@ class Memory:
                 for engine in runtime.engines:
                     engine.forget(window_id)
         runtime.delete_recordings()
-        runtime.recall.forget()
+        runtime.memory_search.forget()
         runtime.publish_deleted(windows)
 
     # Vectors
@@ -361,7 +360,7 @@ class Memory:
         """The progress of embedding."""
         if self._embedding is not None:
             return self._embedding
-        now, total = self._runtime.recall.status(), self._runtime.store.stats().chunks
+        now, total = self._runtime.memory_search.status(), self._runtime.store.stats().chunks
         state, wanted = now["state"], now.get("wanted", 0)
         busy = state == "loading" or wanted > 0
         return EmbeddingState(
@@ -375,7 +374,7 @@ class Memory:
     def embed_anew(self, embedder: str | None = None) -> EmbeddingState:
         """Every chunk is embedded again, in the background, by another embedder if one is named.
 
-        Search goes on with the vectors that are there; the others serve when all of them are made.
+        Search goes on with the vectors that are there; the new ones are used when all of them are made.
         """
         now = self.embedding()
         if self._building is not None and self._building.is_alive():
@@ -386,11 +385,11 @@ class Memory:
             )
         if now.state == "running" and embedder is None:
             return now
-        older = self._runtime.recall.status().get("older") and self._embed_anew is not None
+        older = self._runtime.memory_search.status().get("older") and self._embed_anew is not None
         if now.state == "idle" and embedder is None and not older:
             store = self._runtime.store
             store.request_embeddings([place.number for place in store.chunk_places()])
-            self._runtime.recall.embed_soon()
+            self._runtime.memory_search.embed_soon()
             return self.embedding()
         if self._embed_anew is None:
             raise EmbedderOff(now.message or "There is no embedder: search goes by words.")
@@ -416,7 +415,7 @@ class Memory:
 
         try:
             embed_anew(embedder, progress)
-            self._runtime.recall.reopen()
+            self._runtime.memory_search.reopen()
             self._embedding = None
         except _Closing:
             pass
@@ -545,7 +544,7 @@ class McpMemory:
         threshold = recall_threshold(hits, settings.min_probability, budget)
         hits = [] if threshold is None else [hit for hit in hits if hit.similarity >= threshold]
         records = {one.key: one for one in runtime.store.chunks_by_key(hit.key for hit in hits)}
-        names = runtime.names()
+        names = runtime.window_names()
         found: list[MemoryHit] = []
         spent, place = 0, 0
         for place, hit in enumerate(hits):
@@ -589,7 +588,7 @@ class McpMemory:
         after: list[TurnRecord] = []
         at = turn
         while len(after) < around:
-            following = [one for one in store.followers(at.id, at.window) if not one.aside]
+            following = [follower for follower in store.followers(at.id, at.window) if not follower.aside]
             if not following:
                 break
             at = following[0]
@@ -636,7 +635,7 @@ class McpMemory:
         runtime.store.append(
             window.id, said, tokenizer=TOKENIZER, now=runtime.now(), asleep=True, speaker=name or None
         )
-        runtime.recall.embed_soon()
+        runtime.memory_search.embed_soon()
         runtime.publish_changed([window.id])
         keys = [str(one.chunk.key) for one in said]
         return MemoryWritten(f"Kept in the window {_WINDOW!r}.", keys, "")
@@ -654,7 +653,7 @@ class McpMemory:
             state = "is there" if undo else "is forgotten already"
             return MemoryForgotten(f"Nothing changed: chunk {id} {state}.", [])
         windows = runtime.store.undelete(keys, now=runtime.now()) if undo else runtime.delete(keys)
-        runtime.recall.embed_soon()
+        runtime.memory_search.embed_soon()
         runtime.publish_changed({record.window, *windows})
         did = "Remembered again" if undo else "Forgotten; undo brings it back"
         return MemoryForgotten(
@@ -663,8 +662,8 @@ class McpMemory:
 
     def status(self) -> MemoryStatus:
         runtime = self._runtime
-        stats, recall = runtime.store.stats(), runtime.recall.status()
-        windows = [runtime.store.window_stats(one.id) for one in runtime.store.windows()]
+        stats, recall = runtime.store.stats(), runtime.memory_search.status()
+        windows = [runtime.store.window_stats(window.id) for window in runtime.store.windows()]
         times = [one.last_said for one in windows if one.last_said]
         first = runtime.store.timeline(limit=1)
         return MemoryStatus(
@@ -698,11 +697,11 @@ class McpMemory:
         return self._runtime.toolbox.tree
 
     def _memory_turns(self, turns: list[TurnRecord]) -> list[MemoryTurn]:
-        names = self._runtime.names()
+        names = self._runtime.window_names()
         told = []
         for turn in turns:
             chunks = sorted(self._runtime.store.turn(turn.id), key=lambda one: one.chunk.start)
-            there = [one for one in chunks if not one.gone and THOUGHT not in one.tags]
+            there = [chunk for chunk in chunks if not chunk.gone and THOUGHT not in chunk.tags]
             if there:
                 text = b"".join(one.chunk.tokens.raw for one in there).decode("utf-8", errors="replace")
                 ids = [str(one.key) for one in there]

@@ -75,8 +75,8 @@ class Models:
         self._open, self._make_calibration, self._remember = open_model, calibrate, remember
         self._calibrations: list[Thread] = []
         self._calibrating = Lock()  # one engine is calibrated at a time
-        runtime.calibrate_later, runtime.load_again = self._calibrate_later, self.load
-        runtime.reopen = lambda: self._begin(None)
+        runtime.calibrate_later, runtime.retry_loading = self._calibrate_later, self.load
+        runtime.reload_model = lambda: self._begin(None)
         self._lock = Lock()
         self._loading_thread: Thread | None = None
         self._stop_requested = Event()
@@ -88,7 +88,7 @@ class Models:
             runtime.state.error = ModelLoading("The model is being loaded.")
 
     def state(self) -> ModelState:
-        model, change = self._runtime.model, self._last_change
+        model, change = self._runtime.default_model, self._last_change
         info, facts = model.engine.info, model.engine.facts
         ready = info.abilities.speaks
         loading = isinstance(self._runtime.state.error, ModelLoading)
@@ -190,7 +190,7 @@ class Models:
         return self._loading_thread is not None and self._loading_thread.is_alive()
 
     def _calibrate_later(self, wanted: str, engine: Engine) -> None:
-        """Begin to find the model's retrieval heads; the model answers meanwhile."""
+        """Begin to find the model's retrieval heads; the model can answer during this time."""
         if self._make_calibration is None:
             return
         thread = Thread(target=self._calibrate, args=(wanted, engine), name="calibration", daemon=True)
@@ -301,7 +301,7 @@ class Engines:
     def list(self) -> list[ListedEngine]:
         found = []
         for one in self._listed or ():
-            model = self._runtime.others.get(one.name)
+            model = self._runtime.models_by_engine.get(one.name)
             light = model.calibration.sentence if model else ""
             found.append(ListedEngine(one, model is not None, remote_host(one.url), light))
         return found
@@ -334,7 +334,7 @@ class Engines:
         runtime = self._runtime
         settings = runtime.settings(runtime.window(window_id))
         name = settings.engine_name
-        model = runtime.others.get(name) if name else runtime.model
+        model = runtime.models_by_engine.get(name) if name else runtime.default_model
         info = model.engine.info if model else None
         known = {one.name: one.url for one in self._listed or ()}
         if info is None:  # the engine is not open yet, but its address is known

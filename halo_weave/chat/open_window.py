@@ -1,4 +1,4 @@
-"""An open window: its working set, record and settings; every change goes to the store first."""
+"""The in-memory state of one window. Every change is written to the store first."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from halo_weave.chat.recall_plan import (
     RecallResult,
     Search,
     annotation_costs,
+    hits_in_order,
     recall_scope,
     search_and_plan_recall,
 )
@@ -63,12 +64,7 @@ class ChunkOrigin:
     tags: tuple[str, ...] = ()
 
 
-def retokenize(chunk: Chunk, engine: Engine) -> Chunk:
-    """The chunk's text in the tokens of another model, at the same positions."""
-    return replace(chunk, tokens=engine.tokenize(chunk.text), span=chunk.span)
-
-
-INTERRUPTED = "cut"  # tag of a reply whose process ended before it did
+INTERRUPTED = "cut"  # tag of a reply that is incomplete because the program ended while it was generated
 
 
 @dataclass(slots=True)
@@ -80,96 +76,107 @@ class OpenWindow:
     store: SqlStore
     engine: Engine
     prompt_builder: PromptBuilder
-    window_names: Mapping[str, str]  # of the windows, by id
+    window_names: Mapping[str, str]  # by window id
     calibration: Calibration
     is_private: Callable[[str], bool]
-    readable_windows: frozenset[str] | None = (
-        None  # windows that everybody who reads this one may read; None: all
-    )
+    # Ids of the windows that everybody who reads this one may read; None: all.
+    readable_by_readers: frozenset[str] | None = None
     people: frozenset[str] = frozenset()  # the names of the people who write here, if there are several
+
+    # What is known about the live chunks, beside the working set.
     chunk_origins: dict[ChunkKey, ChunkOrigin] = field(default_factory=dict)
-    annotations: dict[int, TurnAnnotation] = field(
-        default_factory=dict
-    )  # annotations of turns in the prompt, by turn id
-    said_at: dict[int, datetime] = field(default_factory=dict)  # when turns were said, by their ids
-    days_with_user_turns: set[date] = field(default_factory=set)  # days of the user's live turns of this chat
+    annotations: dict[int, TurnAnnotation] = field(default_factory=dict)  # by turn id
+    said_at: dict[int, datetime] = field(default_factory=dict)  # by turn id
+    days_with_user_turns: set[date] = field(default_factory=set)  # the first message of each day is annotated
     retokenized: set[int] = field(
         default_factory=set
-    )  # starts of chunks that were stored with another tokenizer
-    unstored_retokenized: list[LiveChunk] = field(
-        default_factory=list
-    )  # retokenized chunks that are not stored yet
-    recently_resurrected: set[ChunkKey] = field(
-        default_factory=set
-    )  # chunks resurrected since the last ordinary prune
-    reply_parser: ReplyParser | None = None  # parser of the reply in progress; None: there is none
-    ancestors: Mapping[int, str] | None = (
-        None  # turns of other windows that this one branched off after; cached
-    )
-    replaced_turns: frozenset[int] = frozenset()  # turns that are set aside when the coming turn is stored
+    )  # start positions of chunks stored with another tokenizer
+    retokenized_unstored: list[LiveChunk] = field(default_factory=list)  # tokenized again, and not stored yet
+    # Chunks that were resurrected since chunks of any age were pruned last (`Turn._plan_prune`).
+    recently_resurrected: set[ChunkKey] = field(default_factory=set)
+    # Turns of other windows that this one branched off after, and those windows; None: not loaded yet.
+    ancestors: Mapping[int, str] | None = None
+
+    # The running turn.
+    reply_parser: ReplyParser | None = None  # parser of the reply in progress
+    replaced_turns: frozenset[int] = frozenset()  # turns that leave the branch when the new turn is stored
     replaced_chunks: tuple[LiveChunk, ...] = ()  # their live chunks
     storage_error: str = ""  # why the reply is not stored yet; empty: it is
-    lock: RLock = field(
-        default_factory=RLock
-    )  # held during each change, so that other threads see consistent states
+
+    # Held while live chunks, their annotations or the reply change, so that other threads see consistent states.
+    lock: RLock = field(default_factory=RLock)
 
     @classmethod
     def open(
         cls,
         record: WindowRecord,
         settings: Settings,
-        system: SystemPrompt,
+        system_prompt: SystemPrompt,
         *,
         store: SqlStore,
         engine: Engine,
         prompt_builder: PromptBuilder,
-        names: Mapping[str, str],
+        window_names: Mapping[str, str],
         calibration: Calibration,
         is_private: Callable[[str], bool],
-        readable_windows: frozenset[str] | None = None,
+        readable_by_readers: frozenset[str] | None = None,
         people: frozenset[str] = frozenset(),
     ) -> OpenWindow:
-        """Load the working set. Chunks that another model's tokenizer cut are tokenized again."""
+        """Load a window. Chunks that were stored with another model's tokenizer are tokenized again."""
         working_set = WorkingSet(
             strategy=settings.brightness_strategy(calibration),
-            system_tokens=len(system),
+            system_tokens=system_prompt.tokens,
             frame_tokens=prompt_builder.frame_tokens(),
         )
-        shared = (store, engine, prompt_builder, names, calibration, is_private, readable_windows, people)
-        open_window = cls(record, settings, working_set, system, *shared)
+        open_window = cls(
+            record=record,
+            settings=settings,
+            working_set=working_set,
+            system_prompt=system_prompt,
+            store=store,
+            engine=engine,
+            prompt_builder=prompt_builder,
+            window_names=window_names,
+            calibration=calibration,
+            is_private=is_private,
+            readable_by_readers=readable_by_readers,
+            people=people,
+        )
         live: list[LiveChunk] = []
-        for one in store.live(record.id):
-            item: LiveChunk = one
-            if not open_window._readable(one):
-                chunk = retokenize(one.chunk, engine)
-                item = LiveChunk(chunk, np.full(len(chunk), one.peak, np.float32), one.pinned)
-                open_window.unstored_retokenized.append(item)
-            elif open_window._own_traces(one.traces) is not one.traces:
-                item = replace(one, traces=None)
-            live.append(item)
-            open_window.record_origin(
-                item.chunk, ChunkOrigin(one.window, one.speaker, one.said, one.resurrect_reason, one.tags)
+        for stored in store.live(record.id):
+            live_chunk: LiveChunk = stored
+            if open_window._needs_retokenizing(stored):
+                chunk = _retokenized(stored.chunk, engine)
+                live_chunk = LiveChunk(chunk, np.full(len(chunk), stored.peak, np.float32), stored.pinned)
+                open_window.retokenized_unstored.append(live_chunk)
+            elif not open_window._has_traces_of_this_strategy(stored.traces):
+                live_chunk = replace(stored, traces=None)
+            live.append(live_chunk)
+            origin = ChunkOrigin(
+                stored.window, stored.speaker, stored.said, stored.resurrect_reason, stored.tags
             )
+            open_window.record_origin(live_chunk.chunk, origin)
         working_set.add(live)
         return open_window
 
     def store_retokenized_chunks(self, *, now: datetime) -> None:
         """Before the first change: store retokenized chunks, so that the open window and the store have the same
         tokens."""
-        if self.unstored_retokenized:
+        if self.retokenized_unstored:
             self.store.store_retokenized(
-                self.record.id, self.unstored_retokenized, tokenizer=self.engine.info.tokenizer, now=now
+                self.record.id, self.retokenized_unstored, tokenizer=self.engine.info.tokenizer, now=now
             )
-            self.unstored_retokenized.clear()
+            self.retokenized_unstored.clear()
 
-    def _readable(self, one: StoredLiveChunk | StoredChunk) -> bool:
-        """Whether the chunk's tokens are valid for this model. The tokenizer's fingerprint is not enough: an imported
-        file may lie."""
+    def _needs_retokenizing(self, stored: StoredLiveChunk | StoredChunk) -> bool:
+        """Whether the chunk's tokens are invalid for this model. An imported file may claim a wrong tokenizer, so the
+        tokens are checked, too."""
         info = self.engine.info
-        if info.url and self.must_not_send(one.window, one.chunk.key.turn_id):
-            return True  # private chunks are not sent: retokenizing them would send them to the server
-        fits = info.tokenizer in ("", one.tokenizer)
-        return fits and (not info.abilities.token_ids or self.prompt_builder.readable(one.chunk.tokens))
+        if info.url and self.must_not_send(stored.window, stored.chunk.key.turn_id):
+            return False  # a remote model is not sent private chunks, not even to count their tokens
+        if info.tokenizer not in ("", stored.tokenizer):
+            return True
+        return info.abilities.token_ids and not self.prompt_builder.tokens_are_valid(stored.chunk.tokens)
 
     @property
     def live_keys(self) -> frozenset[ChunkKey]:
@@ -187,25 +194,28 @@ class OpenWindow:
         return frozenset(key.turn_id for key, origin in self.chunk_origins.items() if origin.window == here)
 
     def record_origin(self, chunk: Chunk, origin: ChunkOrigin) -> None:
-        """Note where a chunk comes from, and the annotation of its turn."""
+        """Record where a chunk comes from, and the annotation of its turn."""
+        turn_id = chunk.key.turn_id
         if len(chunk) != chunk.span:
             self.retokenized.add(chunk.start)
-        turn = chunk.key.turn_id
-        known = turn in self.annotations or self.must_not_send(origin.window, turn)
-        if not known and (annotation := self.annotation(chunk, origin)):
-            self.annotations[turn] = annotation
-            self.working_set.annotation_tokens[turn] = self.prompt_builder.annotation_tokens(annotation)
+        is_decided = turn_id in self.annotations or self.must_not_send(origin.window, turn_id)
+        if not is_decided and (annotation := self.annotation(chunk, origin)):
+            self._set_annotation(turn_id, annotation)
         if origin.window == self.record.id and chunk.key.role is Role.USER and DOCUMENT not in origin.tags:
             self.days_with_user_turns.add(origin.said.astimezone().date())
-        self.chunk_origins[chunk.key], self.said_at[turn] = origin, origin.said
+        self.chunk_origins[chunk.key], self.said_at[turn_id] = origin, origin.said
+
+    def _set_annotation(self, turn_id: int, annotation: TurnAnnotation) -> None:
+        self.annotations[turn_id] = annotation
+        self.working_set.annotation_tokens[turn_id] = self.prompt_builder.annotation_tokens(annotation)
 
     def annotation(self, chunk: Chunk, origin: ChunkOrigin | StoredChunk) -> TurnAnnotation | None:
         """The text around a chunk's turn in the prompt; None for an ordinary turn of this chat.
 
-        Text of another chat or of a file is quoted. The model's own turns are left as they are.
+        Text of another chat or of a file is quoted. Replies of this chat are not annotated.
         """
         role, said = chunk.key.role, origin.said if self.settings.timestamps else None
-        named = origin.speaker if role is not Role.ASSISTANT and origin.speaker in self.people else ""
+        speaker = origin.speaker if role is not Role.ASSISTANT and origin.speaker in self.people else ""
         if DOCUMENT in origin.tags:
             return TurnAnnotation.quotation(
                 said, role, chat=self._other_chat(origin.window), document=origin.speaker
@@ -216,28 +226,29 @@ class OpenWindow:
                 and role is Role.USER
                 and self.store.window(origin.window).owner != self.record.owner
             ):
-                named = origin.speaker
-            return TurnAnnotation.quotation(said, role, chat=self._other_chat(origin.window), speaker=named)
+                speaker = origin.speaker
+            return TurnAnnotation.quotation(said, role, chat=self._other_chat(origin.window), speaker=speaker)
         if role is Role.ASSISTANT:
             return None
-        return TurnAnnotation.said(named, origin.said if self._starts_new_day(origin.said) else None)
+        return TurnAnnotation.of_user_turn(
+            speaker, origin.said if self._starts_new_day(origin.said) else None
+        )
 
     def extend_annotation(self, turn_id: int, before: str, after: str) -> None:
-        """Set the text that the model reads around a message of this chat."""
-        known = self.annotations.get(turn_id) or TurnAnnotation("")
-        annotation = TurnAnnotation(known.before + before, known.after + after, known.quoted)
+        """Append to the text around a message of this chat in the prompt."""
+        earlier = self.annotations.get(turn_id) or TurnAnnotation("")
+        annotation = TurnAnnotation(earlier.before + before, earlier.after + after, earlier.quoted)
         with self.lock:
-            self.annotations[turn_id] = annotation
-            self.working_set.annotation_tokens[turn_id] = self.prompt_builder.annotation_tokens(annotation)
+            self._set_annotation(turn_id, annotation)
 
     def next_message_annotation(self, speaker: str, now: datetime) -> TurnAnnotation | None:
         """The annotation of the user's next message, if it is sent now."""
-        named = speaker if speaker in self.people else ""
-        return TurnAnnotation.said(named, now if self._starts_new_day(now) else None)
+        speaker_name = speaker if speaker in self.people else ""
+        return TurnAnnotation.of_user_turn(speaker_name, now if self._starts_new_day(now) else None)
 
-    def _belongs_here(self, window: str, turn_id: int) -> bool:
+    def _belongs_here(self, window_id: str, turn_id: int) -> bool:
         """Whether a turn belongs to this chat: it was said here, or this chat branched off after it."""
-        return window == self.record.id or turn_id in self._ancestor_turns
+        return window_id == self.record.id or turn_id in self._ancestor_turns
 
     @property
     def _ancestor_turns(self) -> Mapping[int, str]:
@@ -249,30 +260,31 @@ class OpenWindow:
         """Whether a message is the first of its day among the live turns of this chat."""
         return self.settings.timestamps and said.astimezone().date() not in self.days_with_user_turns
 
-    def _own_traces(self, traces: Floats | None) -> Floats | None:
-        """The stored traces of a chunk, if they are those of this window's strategy."""
-        return traces if traces is not None and len(traces) == len(self.working_set.strategy.traces) else None
+    def _has_traces_of_this_strategy(self, traces: Floats | None) -> bool:
+        """Whether stored traces fit this window's strategy. No traces fit every strategy."""
+        return traces is None or len(traces) == len(self.working_set.strategy.traces)
 
-    def _other_chat(self, window: str) -> str:
-        return "" if window == self.record.id else self.window_names.get(window, "")
+    def _other_chat(self, window_id: str) -> str:
+        return "" if window_id == self.record.id else self.window_names.get(window_id, "")
 
-    def annotation_tokens(self, window: str, role: Role) -> int:
-        """Tokens of the text that marks a chunk as a quotation from another chat."""
-        if window == self.record.id:
+    def annotation_tokens(self, window_id: str, role: Role) -> int:
+        """Estimated tokens of the annotation of a turn that was said in a window."""
+        if window_id == self.record.id:
             return 0
-        said = datetime(2026, 12, 30) if self.settings.timestamps else None
+        # All dates have about as many tokens.
+        any_date = datetime(2026, 12, 30) if self.settings.timestamps else None
         return self.prompt_builder.annotation_tokens(
-            TurnAnnotation.quotation(said, role, chat=self._other_chat(window))
+            TurnAnnotation.quotation(any_date, role, chat=self._other_chat(window_id))
         )
 
     def drop_missing_chunks(self) -> None:
-        """Remove chunks that another window or process has deleted or pruned meanwhile."""
-        there = {one.key for one in self.store.live(self.record.id)}
+        """Remove chunks that another window or process has deleted or pruned since this one was loaded."""
+        stored_keys = {stored.key for stored in self.store.live(self.record.id)}
         with self.lock:
-            self.working_set.remove([key for key in self.live_keys if key not in there])
+            self.working_set.remove([key for key in self.live_keys if key not in stored_keys])
 
     def hide_replaced_turns(self, turns: frozenset[int]) -> None:
-        """Remove turns that the coming turn replaces; they are not resurrected either."""
+        """Remove turns that the new turn replaces. They are not resurrected in this turn, either."""
         with self.lock:
             self.replaced_turns = turns
             self.replaced_chunks = self.working_set.remove(
@@ -280,10 +292,12 @@ class OpenWindow:
             )
 
     def restore_replaced(self) -> None:
-        """No turn has replaced these turns: put them back, as far as the store still has them live."""
-        there = {one.key for one in self.store.live(self.record.id)} if self.replaced_chunks else set()
+        """Undo `hide_replaced_turns`, if no new turn was stored. Only chunks that the store still has live return."""
+        stored_keys = (
+            {stored.key for stored in self.store.live(self.record.id)} if self.replaced_chunks else set()
+        )
         with self.lock:
-            self.working_set.add(live for live in self.replaced_chunks if live.chunk.key in there)
+            self.working_set.add(live for live in self.replaced_chunks if live.chunk.key in stored_keys)
             self.replaced_turns, self.replaced_chunks = frozenset(), ()
 
     # Prune
@@ -292,50 +306,70 @@ class OpenWindow:
         """Prune the plan's chunks: in the store first, then here."""
         moves = [
             ChunkMove(
-                one.key,
-                (live := self.working_set.at(one.key)).brightness,
+                prune.key,
+                (live := self.working_set.at(prune.key)).brightness,
                 {
-                    "why": str(one.why),
-                    "brightness": one.brightness,
-                    "rivals": one.rivals,
+                    "why": str(prune.why),
+                    "brightness": prune.brightness,
+                    "rivals": prune.rivals,
                     "budget": plan.budget,
                 },
                 live.traces,
             )
-            for one in plan.chunks
+            for prune in plan.chunks
         ]
         self.store.prune(self.record.id, moves, now=now)
         with self.lock:
             self.working_set.remove(plan.keys)
-        return tuple(PrunedChunk(one.key, one.tokens, one.brightness, one.why) for one in plan.chunks)
+        return tuple(
+            PrunedChunk(prune.key, prune.tokens, prune.brightness, prune.why) for prune in plan.chunks
+        )
 
     def prune_by_user(self, key: ChunkKey, *, now: datetime) -> None:
-        """Prune a chunk because the user asked for it, without its pair."""
+        """Prune a chunk at the user's request, without its pair."""
         live = self.working_set.at(key)
         reason = {"why": str(PruneReason.USER), "pinned": live.pinned}
         self.store.prune(self.record.id, [ChunkMove(key, live.brightness, reason, live.traces)], now=now)
-        self.working_set.remove([key])
+        with self.lock:
+            self.working_set.remove([key])
+
+    def prune_private_chunks(self, *, now: datetime) -> tuple[PrunedChunk, ...]:
+        """Prune every live chunk that may not be sent to a remote model, including pinned ones."""
+        plan = plan_private_prune(
+            live
+            for live in self.working_set
+            if self.must_not_send(self.chunk_origins[live.chunk.key].window, live.chunk.key.turn_id)
+        )
+        return self.prune(plan, now=now) if plan.chunks else ()
 
     # Resurrect
 
     @property
     def recallable_windows(self) -> frozenset[str] | None:
-        """The windows whose chunks may be resurrected here; None: all."""
-        return self._scope()[0]
+        """Ids of the windows whose chunks may be resurrected here; None: all."""
+        return self._recall_scope()[0]
 
-    def _scope(self) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
-        """These windows, and tagged chunks of other windows that may be resurrected, too."""
-        apart = remote_scope(self.settings, self.engine.info) == "window"
-        return recall_scope(self.store, self.record, self.settings, self.readable_windows, apart=apart)
+    def _recall_scope(self) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
+        """These windows, and the tagged chunks of other windows that may be resurrected, too."""
+        only_this_window = remote_scope(self.settings, self.engine.info) == "window"
+        return recall_scope(
+            self.store,
+            self.record,
+            self.settings,
+            self.readable_by_readers,
+            only_this_window=only_this_window,
+        )
 
     def may_read(self, window_id: str) -> bool:
         """Whether the model of this window may read the text of another one."""
-        own = window_id == self.record.id
-        known = self.readable_windows is None or window_id in self.readable_windows
-        return own or (known and may_send(self.settings, self.engine.info, window_id, self.is_private))
+        is_own = window_id == self.record.id
+        readers_may = self.readable_by_readers is None or window_id in self.readable_by_readers
+        return is_own or (
+            readers_may and may_send(self.settings, self.engine.info, window_id, self.is_private)
+        )
 
     def must_not_send(self, window_id: str, turn_id: int) -> bool:
-        """Whether the model may not read a turn. Turns that this window branched off after belong to it."""
+        """Whether a turn must not be sent to the model. Turns that this window branched off after belong to it."""
         return not self.may_read(window_id) and turn_id not in self._ancestor_turns
 
     def search_and_plan(
@@ -350,7 +384,7 @@ class OpenWindow:
         overrides: RecallOverrides = NO_OVERRIDES,
     ) -> RecallResult:
         """Search with this text, and plan what to resurrect."""
-        scope, chunks = self._scope()
+        scope, chunks = self._recall_scope()
         ancestors = {} if scope is None else ancestor_turns(self.store, self.record.id, scope)
         if scope is not None:
             scope |= set(ancestors.values())
@@ -378,24 +412,26 @@ class OpenWindow:
     def plan_resurrection_of(
         self, keys: Iterable[ChunkKey], room: int, *, before: int | None = None
     ) -> RecallPlan:
-        """Plan to resurrect chunks by key, in the order given, as far as the room goes. A window with a limited scope
-        gets only its own."""
+        """Plan to resurrect chunks by key, in this order, as far as there is room.
+
+        If recall is limited to certain windows, chunks of other windows are left out. `before`: only chunks before this
+        position.
+        """
         wanted = list(keys)
-        if (scope := self.recallable_windows) is not None:
-            own = {one.key for one in self.store.chunks_by_key(wanted) if one.window in scope}
-            ancestors = ancestor_turns(self.store, self.record.id, scope)
-            wanted = [key for key in wanted if key in own or key.turn_id in ancestors]
-        candidates = self.store.recall_candidates(self.record.id, wanted)
+        if (windows := self.recallable_windows) is not None:
+            allowed_keys = {
+                stored.key for stored in self.store.chunks_by_key(wanted) if stored.window in windows
+            }
+            ancestors = ancestor_turns(self.store, self.record.id, windows)
+            wanted = [key for key in wanted if key in allowed_keys or key.turn_id in ancestors]
         candidates = {
-            key: one for key, one in candidates.items() if not self.must_not_send(one.window, key.turn_id)
+            key: candidate
+            for key, candidate in self.store.recall_candidates(self.record.id, wanted).items()
+            if not self.must_not_send(candidate.window, key.turn_id)
+            if self.settings.recall_thoughts or not candidate.thought
+            if before is None or candidate.start < before
         }
-        if not self.settings.recall_thoughts:
-            candidates = {key: candidate for key, candidate in candidates.items() if not candidate.thought}
-        hits = [
-            RecallHit(key, 1 - i / len(wanted))
-            for i, key in enumerate(wanted)
-            if key in candidates and (before is None or candidates[key].start < before)
-        ]
+        hits = [hit for hit in hits_in_order(wanted) if hit.key in candidates]
         return plan_recall(
             hits,
             candidates,
@@ -404,6 +440,7 @@ class OpenWindow:
             frame_tokens=self.working_set.frame_tokens,
             annotation_tokens=annotation_costs(candidates.values(), self.annotation_tokens),
             pairs="off",
+            prefer_short=False,
         )
 
     def resurrect(
@@ -418,19 +455,21 @@ class OpenWindow:
         mean = float(self.working_set.brightness.mean()) if len(self.working_set) else 0.0
         chunks = self.resurrectable(plan.keys)
         brightness = {}
-        for key, one in chunks.items():
-            mode = self.settings.resurrection_brightness
-            if one.brightness is None and mode != "fresh":
-                # A chunk from another window has no brightness here: it begins with the mean of the others.
-                mode = "hybrid" if len(self.working_set) else "fresh"
-            earned = np.zeros(len(one.chunk), np.float32) if one.brightness is None else one.brightness
+        for key, chunk in chunks.items():
+            mode, earned = self.settings.resurrection_brightness, chunk.brightness
+            if earned is None:  # a chunk of another window has no brightness here
+                earned = np.zeros(len(chunk.chunk), np.float32)
+                if mode != "fresh":
+                    mode = (
+                        "hybrid" if len(self.working_set) else "fresh"
+                    )  # not dimmer than the mean of the others
             brightness[key] = resurrected_brightness(
                 mode, earned, mean=mean, initial=self.settings.initial_brightness
             )
         return self._resurrect(plan.chunks, chunks, brightness, hits, by=by, now=now)
 
     def resurrect_by_user(self, key: ChunkKey, *, now: datetime, pinned: bool = True) -> ResurrectedChunk:
-        """Resurrect a chunk that the user asked for, with the brightness it had, and by default pin it."""
+        """Resurrect a chunk at the user's request, with the brightness it had, and by default pin it."""
         chunks = self.resurrectable([key])
         size, brightness = len(chunks[key].chunk), chunks[key].brightness
         if brightness is None:
@@ -449,10 +488,10 @@ class OpenWindow:
     def recent_turns(self) -> set[int]:
         """The turns of the last exchanges, which are never pruned."""
         turns = self.working_set.turns
-        asked = [turn_id for turn_id, role in turns if role is Role.USER][
+        user_turns = [turn_id for turn_id, role in turns if role is Role.USER][
             -self.settings.protect_recent_exchanges :
         ]
-        return {turn_id for turn_id, _ in turns if turn_id >= min(asked, default=0)}
+        return {turn_id for turn_id, _ in turns if turn_id >= min(user_turns, default=0)}
 
     def resurrectable(self, keys: Iterable[ChunkKey]) -> dict[ChunkKey, ResurrectableChunk]:
         """Chunks that are not live, in the tokens of this model."""
@@ -464,27 +503,31 @@ class OpenWindow:
                 raise UnknownChunk(
                     f"Chunk {key} cannot be resurrected: it does not exist, or it was deleted. Restore it first."
                 )
-            chunks[key] = self._in_own_tokens(found[key])
+            chunks[key] = self._retokenized_if_needed(found[key])
         return chunks
 
-    def _in_own_tokens(self, one: ResurrectableChunk) -> ResurrectableChunk:
-        if self._readable(one.record):
-            return replace(one, traces=self._own_traces(one.traces))
-        chunk, brightness = retokenize(one.chunk, self.engine), one.brightness
+    def _retokenized_if_needed(self, chunk_to_resurrect: ResurrectableChunk) -> ResurrectableChunk:
+        """The chunk in tokens of this model. Traces of another strategy are dropped."""
+        record, brightness = chunk_to_resurrect.record, chunk_to_resurrect.brightness
+        if not self._needs_retokenizing(record):
+            if self._has_traces_of_this_strategy(chunk_to_resurrect.traces):
+                return chunk_to_resurrect
+            return replace(chunk_to_resurrect, traces=None)
+        chunk = _retokenized(chunk_to_resurrect.chunk, self.engine)
         if brightness is not None:
             brightness = np.full(len(chunk), brightness.max(), np.float32)
-        return ResurrectableChunk(replace(one.record, chunk=chunk), brightness, retokenized=True)
+        return ResurrectableChunk(replace(record, chunk=chunk), brightness, retokenized=True)
 
-    def _may_resurrect_here(self, one: ResurrectableChunk) -> bool:
+    def _may_resurrect_here(self, chunk: ResurrectableChunk) -> bool:
         """Whether a chunk may be live here: it was before, this window branched off after its turn, or everybody who
         reads this window may read it."""
         if (
-            self.readable_windows is None
-            or one.record.window in self.readable_windows
-            or one.brightness is not None
+            self.readable_by_readers is None
+            or chunk.record.window in self.readable_by_readers
+            or chunk.brightness is not None
         ):
             return True
-        return one.key.turn_id in ancestor_turns(self.store, self.record.id, self.readable_windows)
+        return chunk.key.turn_id in ancestor_turns(self.store, self.record.id, self.readable_by_readers)
 
     def _resurrect(
         self,
@@ -498,32 +541,47 @@ class OpenWindow:
         pinned: bool = False,
     ) -> tuple[ResurrectedChunk, ...]:
         moves, reasons = [], {}
-        for one in planned:
-            chunk, hit = chunks[one.key], hits.get(one.hit)
-            reason = reasons[one] = {
-                "by": "user" if by == "recall" and hit is None else by,  # requested by key
-                "part": str(one.reason),
-                "hit": str(one.hit),
-                "similarity": one.similarity,
-                "cost": one.cost,
+        for planned_chunk in planned:
+            chunk, hit = chunks[planned_chunk.key], hits.get(planned_chunk.hit)
+            # The search did not find a chunk that the user added to a recall by its key.
+            added_by_user = by == "recall" and hit is None
+            reason = reasons[planned_chunk] = {
+                "by": "user" if added_by_user else by,
+                "part": str(planned_chunk.reason),
+                "hit": str(planned_chunk.hit),
+                "similarity": planned_chunk.similarity,
+                "cost": planned_chunk.cost,
                 "words": list(hit.words) if hit else [],
                 "parts": dict(hit.parts) if hit else {},
             }
             tokens = chunk.chunk.tokens if chunk.retokenized else None
             tokenizer = self.engine.info.tokenizer if chunk.retokenized else None
             moves.append(
-                ChunkMove(one.key, brightness[one.key], reason, chunk.traces, pinned, tokens, tokenizer)
+                ChunkMove(
+                    planned_chunk.key,
+                    brightness[planned_chunk.key],
+                    reason,
+                    chunk.traces,
+                    pinned,
+                    tokens,
+                    tokenizer,
+                )
             )
         self.store.resurrect(self.record.id, moves, now=now)
         with self.lock:
             live = []
-            for one, reason in reasons.items():
-                chunk, record = chunks[one.key], chunks[one.key].record
+            for planned_chunk, reason in reasons.items():
+                chunk, record = chunks[planned_chunk.key], chunks[planned_chunk.key].record
                 origin = ChunkOrigin(record.window, record.speaker, record.said, reason, record.tags)
                 self.record_origin(chunk.chunk, origin)
-                live.append(LiveChunk(chunk.chunk, brightness[one.key], pinned, traces=chunk.traces))
+                live.append(
+                    LiveChunk(chunk.chunk, brightness[planned_chunk.key], pinned, traces=chunk.traces)
+                )
             self.working_set.add(live)
-        return tuple(self._resurrected_chunk(one, chunks[one.key], reason) for one, reason in reasons.items())
+        return tuple(
+            self._resurrected_chunk(planned_chunk, chunks[planned_chunk.key], reason)
+            for planned_chunk, reason in reasons.items()
+        )
 
     def _resurrected_chunk(
         self, planned: PlannedResurrection, chunk: ResurrectableChunk, reason: Mapping[str, Any]
@@ -581,8 +639,8 @@ class OpenWindow:
         with self.lock:
             live = list(self.working_set.chunks)
         # The number of pruned chunks before each live one; the difference of two neighbours is the gap between them.
-        places = np.searchsorted(starts, [chunk.start for chunk in live])
-        edges = np.concatenate([[0], places, [len(starts)]]).astype(np.int64)
+        pruned_before = np.searchsorted(starts, [chunk.start for chunk in live])
+        edges = np.concatenate([[0], pruned_before, [len(starts)]]).astype(np.int64)
         sums = np.concatenate([[0], np.cumsum(sizes)])
         between = [
             PrunedGap(int(stop - start), int(sums[stop] - sums[start])) if stop > start else None
@@ -597,17 +655,17 @@ class OpenWindow:
         return PrunedGaps(before, between[-1], PrunedGap(len(starts), int(sums[-1])), thoughts)
 
     def _thoughts_before(self, chunk: Chunk) -> int:
-        """How many pruned thoughts come right before the opening of an answer."""
+        """How many pruned thoughts an answer has, if this is its first chunk."""
         if chunk.key.role is not Role.ASSISTANT or chunk.key.chunk_id:
             return 0
         return sum(
-            THOUGHT in one.tags and not one.gone and one.key not in self.working_set
-            for one in self.store.turn(chunk.key.turn_id)
+            THOUGHT in record.tags and not record.gone and record.key not in self.working_set
+            for record in self.store.turn(chunk.key.turn_id)
         )
 
     @property
     def frame_token_count(self) -> int:
-        """Tokens of all frames."""
+        """Tokens of all frames, with annotations."""
         return self.working_set.size - self.working_set.system_tokens - len(self.working_set)
 
     @property
@@ -624,7 +682,7 @@ class OpenWindow:
         """Where the tokens of the context go."""
         working_set, limit, context = self.working_set, self.context_budget, self.engine.info.context
         pinned = sum(len(chunk) for chunk in working_set.chunks if chunk.key in working_set.pinned)
-        most = min(limit or context, context - self.reply_room)
+        maximum = min(limit or context, context - self.reply_room)
         return TokenBudget(
             limit,
             context,
@@ -633,68 +691,60 @@ class OpenWindow:
             len(working_set) - pinned,
             self.frame_token_count,
             self.reply_room,
-            max(0, most - working_set.size),
+            max(0, maximum - working_set.size),
         )
 
+    def context_room(self, live: int) -> int:
+        """Tokens that the model's context leaves for a message, if `live` tokens are in it, next to the room for the reply and
+        the frames of this exchange."""
+        frames = sum(self.working_set.frame_tokens.values())
+        return self.engine.info.context - live - self.reply_room - frames
 
-def context_room(open_window: OpenWindow, live: int) -> int:
-    """Tokens that the model's context leaves for a message, next to the reply's room and the frames of this exchange."""
-    frames = sum(open_window.working_set.frame_tokens.values())
-    return open_window.engine.info.context - live - open_window.reply_room - frames
+    def recall_room(self, message_tokens: int, *, may_prune_others: bool = False) -> int:
+        """Tokens that may be resurrected next to the user's message and the frames of the exchange.
 
-
-def recall_room(open_window: OpenWindow, user: int, *, given: bool = False) -> int:
-    """Tokens that may be resurrected beside the user's message and the frames of the exchange.
-
-    `given`: other chunks may be pruned for them, so only what cannot be pruned takes room.
-    """
-    if given:
-        return context_room(open_window, _unprunable_tokens(open_window)) - user
-    working_set, settings = open_window.working_set, open_window.settings
-    return resurrection_room(
-        model_context=open_window.engine.info.context,
-        live=working_set.size + sum(working_set.frame_tokens.values()),
-        user=user,
-        max_new=open_window.reply_room,
-        max_context=open_window.context_budget,
-        quota=settings.resurrection_budget,
-    )
-
-
-def checked_message(open_window: OpenWindow, text: str) -> Tokens:
-    """The tokens of the message. Refused if it does not fit beside what is never pruned."""
-    said = open_window.engine.tokenize(text)
-    working_set, reply = open_window.working_set, open_window.reply_room
-    pinned = sum(len(chunk) for chunk in working_set.chunks if chunk.key in working_set.pinned)
-    room = context_room(open_window, working_set.system_tokens + pinned)
-    if room < 1:
-        raise BadInput(
-            f"There is no room for a message: of the model's {open_window.engine.info.context} tokens the system prompt "
-            f"takes {working_set.system_tokens}, pinned chunks {pinned}, the reply up to {reply}. "
-            "Shorten the system prompt, unpin something, or lower max_new_tokens."
+        `may_prune_others`: other chunks may be pruned for them, so only what cannot be pruned takes room.
+        """
+        if may_prune_others:
+            return self.context_room(self._unprunable_tokens()) - message_tokens
+        working_set = self.working_set
+        return resurrection_room(
+            model_context=self.engine.info.context,
+            live=working_set.size + sum(working_set.frame_tokens.values()),
+            user=message_tokens,
+            max_new=self.reply_room,
+            max_context=self.context_budget,
+            quota=self.settings.resurrection_budget,
         )
-    if len(said) > room:
-        raise BadInput(
-            f"Your message has {len(said)} tokens, and there is room for {room} next to the system prompt, "
-            f"pinned chunks and a reply of {reply}. Send it in parts, or lower max_new_tokens."
-        )
-    return said
+
+    def checked_message(self, text: str) -> Tokens:
+        """The tokens of the message. Raises BadInput if it does not fit next to the system prompt, the pinned chunks and the
+        reply."""
+        tokens = self.engine.tokenize(text)
+        system_tokens, reply_room = self.working_set.system_tokens, self.reply_room
+        pinned = sum(len(chunk) for chunk in self.working_set.chunks if chunk.key in self.working_set.pinned)
+        room = self.context_room(system_tokens + pinned)
+        if room < 1:
+            raise BadInput(
+                f"There is no room for a message in the model's {self.engine.info.context} tokens: system prompt "
+                f"{system_tokens}, pinned chunks {pinned}, reply up to {reply_room}. "
+                "Shorten the system prompt, unpin something, or lower max_new_tokens."
+            )
+        if len(tokens) > room:
+            raise BadInput(
+                f"Your message has {len(tokens)} tokens, and there is room for {room} next to the system prompt, "
+                f"pinned chunks and a reply of {reply_room}. Send it in parts, or lower max_new_tokens."
+            )
+        return tokens
+
+    def _unprunable_tokens(self) -> int:
+        """Tokens that are never pruned: the system prompt, and pinned chunks with the frames of their turns."""
+        working_set = self.working_set
+        pinned = [chunk for chunk in working_set.chunks if chunk.key in working_set.pinned]
+        frames = {chunk.key.turn_id: working_set.frame_tokens.get(chunk.key.role, 0) for chunk in pinned}
+        return working_set.system_tokens + sum(len(chunk) for chunk in pinned) + sum(frames.values())
 
 
-def _unprunable_tokens(open_window: OpenWindow) -> int:
-    """Tokens that are never pruned: the system prompt, and pinned chunks with the frames of their turns."""
-    working_set = open_window.working_set
-    pinned = [chunk for chunk in working_set.chunks if chunk.key in working_set.pinned]
-    frames = {chunk.key.turn_id: working_set.frame_tokens.get(chunk.key.role, 0) for chunk in pinned}
-    return working_set.system_tokens + sum(len(chunk) for chunk in pinned) + sum(frames.values())
-
-
-def prune_private_chunks(open_window: OpenWindow, *, now: datetime) -> tuple[PrunedChunk, ...]:
-    """Prune every live chunk that may not be sent to a remote model, including pinned ones."""
-    keys = ((live, live.chunk.key) for live in open_window.working_set)
-    plan = plan_private_prune(
-        live
-        for live, key in keys
-        if open_window.must_not_send(open_window.chunk_origins[key].window, key.turn_id)
-    )
-    return open_window.prune(plan, now=now) if plan.chunks else ()
+def _retokenized(chunk: Chunk, engine: Engine) -> Chunk:
+    """The chunk's text in the tokens of another model, at the same positions."""
+    return replace(chunk, tokens=engine.tokenize(chunk.text), span=chunk.span)

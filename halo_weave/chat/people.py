@@ -137,7 +137,7 @@ class People:
         return {one.id: one.name for one in self._store.people()}.get(person, OWNER_NAME)
 
     def _named(self, found: Sequence[Share]) -> Sequence[NamedShare]:
-        people = {OWNER: OWNER_NAME, **{one.id: one.name for one in self._store.people()}}
+        people = {OWNER: OWNER_NAME, **{person.id: person.name for person in self._store.people()}}
         names = self._store.window_names() if found else {}
         return [
             NamedShare(

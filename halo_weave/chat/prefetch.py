@@ -51,7 +51,7 @@ class Prefetcher:
         several people write in the window.
         """
         self._runtime.note_activity()
-        if not self._runtime.engine.info.abilities.ahead:
+        if not self._runtime.engine.info.abilities.prefetch:
             return
         with self._changed:
             if self._closed:
@@ -59,7 +59,7 @@ class Prefetcher:
             self._requests.pop(window_id, None)
             self._requests[window_id] = _PrefetchRequest(speaker, tuple(resurrect), text)
             if self._thread is None:
-                self._thread = Thread(target=self._loop, name="halo-weave ahead", daemon=True)
+                self._thread = Thread(target=self._loop, name="halo-weave prefetch", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
 
@@ -89,15 +89,15 @@ class Prefetcher:
             try:
                 self._read(window_id, request)
             except HaloWeaveError as error:  # the message is read when it is sent
-                log.debug("%s is not read ahead: %s", window_id, error)
+                log.debug("%s is not prefetched: %s", window_id, error)
             except Exception:
-                log.exception("Reading ahead failed.")
+                log.exception("Prefetching failed.")
 
     def _read(self, window_id: str, request: _PrefetchRequest) -> None:
         runtime = self._runtime
         if runtime.state.error is not None or window_id in runtime.busy_windows:
             return
-        how = runtime.open_window(window_id).settings.prefetch
+        how = runtime.window_for_reading(window_id).settings.prefetch
         if how in ("off", "frames"):
             request = _PrefetchRequest(request.speaker)
         elif how == "load":
@@ -108,7 +108,7 @@ class Prefetcher:
         )
         for _ in range(TRIES):
             version = runtime.store.version()
-            open_window = runtime.open_window(window_id)
+            open_window = runtime.window_for_reading(window_id)
             if how == "off" or not open_window.engine.info.abilities.cuts or not len(open_window.working_set):
                 return
             prompt = _prompt_of(open_window, request, runtime)
@@ -145,14 +145,14 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runt
             annotations[one.chunk.key.turn_id] = annotation
         if len(one.chunk) != one.chunk.span:
             retokenized.add(one.chunk.start)
-    return open_window.prompt_builder.ahead(
+    return open_window.prompt_builder.next_prompt_prefix(
         sorted(chunks, key=lambda chunk: chunk.start),
         open_window.system_prompt,
         annotations,
         frozenset(retokenized),
         message_annotation=open_window.next_message_annotation(request.speaker, runtime.now()),
         effort=open_window.settings.effort,
-        words=open_window.engine.tokenize(request.text) if request.text else None,
+        typed_tokens=open_window.engine.tokenize(request.text) if request.text else None,
         said_at=said_at,
         own_turns=own_turns,
         owner=open_window.cell_owner,

@@ -1,4 +1,4 @@
-"""Search memory for a text and plan what is resurrected; used by turns, previews and the command line."""
+"""Search the memory for a text and plan what is resurrected. Turns, previews and the command line use the same plan."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from halo_weave.settings import Settings
 from halo_weave.store.records import OWNER, StoredChunk, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
-MAX_HITS = 200  # what a search gives the plan to choose from
+MAX_HITS = 200  # hits of a search that the plan chooses from
 ASKED_PROBABILITY = 0.01  # `min_probability` of a message that asks what is remembered
 MAX_COMPARED = 40  # hits that are compared with each other
 CORRECTION_GAP = 2.0  # log-odds that a correction may be below the statement that it corrects
-MAX_NEAR_MISSES = 5  # near misses that are told
-RELATED = 0.02  # probability from which on a hit is shown though it holds no word of the text
+MAX_NEAR_MISSES = 5  # near misses that are shown
+RELATED = 0.02  # a hit with at least this probability is shown even if it contains no word of the text
 
 
 @dataclass(frozen=True, slots=True)
 class RecallOverrides:
-    """What the user wants to be resurrected for one message, beside what recall finds."""
+    """What the user changes in the recall for one message."""
 
-    without: frozenset[ChunkKey] = frozenset()  # these do not, not even as pairs
-    also: tuple[ChunkKey, ...] = ()  # these come first
-    room: bool = False  # prune what is live, and ignore the recall budget, to make room for all of it
+    without: frozenset[ChunkKey] = frozenset()  # not resurrected, not even as pairs of other chunks
+    also: tuple[ChunkKey, ...] = ()  # resurrected first, whether the search finds them or not
+    room: bool = False  # ignore the recall budget, and prune live chunks to make room
 
 
 Search = Callable[..., Sequence[RecallHit]]  # as `Runtime.search`
@@ -54,9 +54,8 @@ class RecallResult(NamedTuple):
 
     hits: dict[ChunkKey, RecallHit]
     plan: RecallPlan
-    near: tuple[
-        PlannedResurrection, ...
-    ] = ()  # not worth their tokens; the best first, each with its own cost
+    # Hits that are not worth their tokens, best first, with the cost that each would have alone.
+    near_misses: tuple[PlannedResurrection, ...] = ()
     best_probability: float = 0.0  # of all hits, live chunks included
 
 
@@ -69,26 +68,32 @@ def hit_limit(room: int) -> int:
 
 
 def tag_filter(store: SqlStore, tags: Collection[str], owner: str = OWNER) -> TagFilter:
-    """What has one of these tags: windows, deleted ones too, since what was said in them is known; someone's chunks."""
+    """The windows with one of these tags, also deleted ones, and the tagged chunks of `owner`."""
     wanted = set(tags)
-    windows = (one.id for one in store.windows(deleted=True) if wanted.intersection(one.tags))
+    windows = (window.id for window in store.windows(deleted=True) if wanted.intersection(window.tags))
     return TagFilter(frozenset(windows), store.tagged(wanted, owner=owner))
 
 
 def recall_scope(
-    store: SqlStore, window: WindowRecord, settings: Settings, reach: frozenset[str] | None, *, apart: bool
+    store: SqlStore,
+    window: WindowRecord,
+    settings: Settings,
+    readable_by_readers: frozenset[str] | None,
+    *,
+    only_this_window: bool,
 ) -> tuple[frozenset[str] | None, Mapping[ChunkKey, int]]:
     """The windows whose chunks may be resurrected in `window`, None for all; and chunks of other windows that may be, too.
 
-    `reach`: what everybody who reads the window may read. `apart`: nothing of others may.
+    `readable_by_readers`: ids of the windows that everybody who reads `window` may read; None: all. `only_this_window`: no
+    chunk of another window may be resurrected.
     """
     own = frozenset({window.id})
-    if apart or settings.memory_scope == "window":
+    if only_this_window or settings.memory_scope == "window":
         return own, {}
     if settings.memory_scope != "tags":
-        return reach, {}
+        return readable_by_readers, {}
     windows, chunks = tag_filter(store, window.tags, window.owner)
-    return (windows if reach is None else windows & reach) | own, chunks
+    return (windows if readable_by_readers is None else windows & readable_by_readers) | own, chunks
 
 
 def filter_by_settings(only: SearchFilter, settings: Settings, store: SqlStore, owner: str) -> SearchFilter:
@@ -104,15 +109,21 @@ def filter_by_settings(only: SearchFilter, settings: Settings, store: SqlStore, 
 
 
 def is_related_hit(hit: RecallHit) -> bool:
-    """Whether a hit has something to do with what was asked, if perhaps little: a word, a time, or its meaning."""
+    """Whether a hit is related to the text at all: by a word, a date, or its meaning."""
     return bool(hit.words) or hit.parts.get("time", 0) > 0 or hit.probability >= RELATED
+
+
+def hits_in_order(keys: Sequence[ChunkKey]) -> list[RecallHit]:
+    """Hits for chunks that are wanted by key. Their similarities only say the order, the first highest."""
+    return [RecallHit(key, 1 - i / len(keys)) for i, key in enumerate(keys)]
 
 
 def annotation_costs(
     candidates: Iterable[RecallCandidate], annotation_tokens: Callable[[str, Role], int]
 ) -> dict[tuple[str, Role], int]:
-    """Tokens of the stamps that chunks get, by the window where they were said and by role."""
-    return {place: annotation_tokens(*place) for place in {(one.window, one.key.role) for one in candidates}}
+    """Tokens of the annotations of candidates, by the window where they were said and by role."""
+    origins = {(candidate.window, candidate.key.role) for candidate in candidates}
+    return {(window_id, role): annotation_tokens(window_id, role) for window_id, role in origins}
 
 
 def search_and_plan_recall(
@@ -135,14 +146,14 @@ def search_and_plan_recall(
     overrides: RecallOverrides = NO_OVERRIDES,
     owner: str = OWNER,
 ) -> RecallResult:
-    """Search for a text and plan what is resurrected within the room. Nothing is changed.
+    """Search for a text and plan what is resurrected within `room` tokens. Nothing is changed.
 
-    `window_id`: the window to resurrect chunks in; without one, nothing is live. `only`: which chunks may be resurrected,
-    limited further by the settings; what the user asks for by key is not bound by either. `owner`: whose tags count.
-    `ancestor_turns`: turns of other windows that this one branched off after; of those windows only these turns count.
-    `before`: only chunks before this position. `replaced_turns`: turns that the coming turn takes the place of.
-    `may_read`: whether what was said in a window may be shown to this window's model. `annotation_tokens`: tokens of the
-    annotation of a chunk from this window and of this role.
+    `window_id`: the window to resurrect chunks in; empty: nothing is live. `only`: which chunks may be resurrected; the
+    settings limit this further. Chunks that the user adds by key are not limited. `owner`: whose tags count. `before`: only
+    chunks before this position. `replaced_turns`: turns that the new turn replaces; they are left out. `ancestor_turns`: turns
+    of other windows that this one branched off after, and those windows; only these turns of those windows count.
+    `may_read`: whether the text of a window may be shown to this window's model. `annotation_tokens`: the estimated tokens of
+    the annotation of a chunk, by the window where it was said and its role.
     """
     min_probability = settings.min_probability
     if (request := memory_request(text)) is not None and not overrides.also:
@@ -162,13 +173,13 @@ def search_and_plan_recall(
     )
     # Chunks that state nothing are resurrected only as the question of an answer.
     informative = [hit for hit in hits if "asking" not in hit.parts]
-    asked = list(dict.fromkeys(overrides.also))
+    added_keys = list(dict.fromkeys(overrides.also))
 
     def is_allowed(key: ChunkKey, candidate: RecallCandidate) -> bool:
         from_ancestor = key.turn_id in ancestor_turns
         return (
             (may_read(candidate.window) or from_ancestor)
-            and (key in asked or only.takes(key, candidate.window, candidate.said))
+            and (key in added_keys or only.takes(key, candidate.window, candidate.said))
             and key.turn_id not in replaced_turns
             and key not in overrides.without
             and (from_ancestor or candidate.window not in ancestor_windows)
@@ -178,53 +189,63 @@ def search_and_plan_recall(
         )
 
     ancestor_windows = set(ancestor_turns.values())
-    wanted = [*(hit.key for hit in informative if hit.key not in live), *asked]
+    wanted = [*(hit.key for hit in informative if hit.key not in live), *added_keys]
     candidates = {
         key: candidate
         for key, candidate in store.recall_candidates(window_id, wanted).items()
         if is_allowed(key, candidate)
     }
     statements = {hit.key for hit in informative[:MAX_COMPARED] if hit.key.role is Role.USER}
-    records = {one.key: one for one in store.chunks_by_key({*candidates, *statements})}
-    candidates, only_with_answer = _worth_recalling(candidates, records, store, window_id, asked)
-    asked = [key for key in asked if key in candidates]
+    records = {record.key: record for record in store.chunks_by_key({*candidates, *statements})}
+    candidates, only_with_answer = _worth_recalling(candidates, records, store, window_id, added_keys)
+    added_keys = [key for key in added_keys if key in candidates]
     eligible = [
         hit
         for hit in _newest_statements(informative, records, live)
-        if hit.key in candidates and hit.key not in only_with_answer and hit.key not in asked
+        if hit.key in candidates and hit.key not in only_with_answer and hit.key not in added_keys
     ]
     threshold = recall_threshold(eligible, min_probability, room)
     chosen = [] if threshold is None else [hit for hit in eligible if hit.similarity >= threshold]
-    tokens_of_annotations = annotation_costs(candidates.values(), annotation_tokens)
+    annotation_cost = annotation_costs(candidates.values(), annotation_tokens)
 
-    def plan(hits: Iterable[RecallHit], room: int, live: Collection[ChunkKey]) -> RecallPlan:
+    def plan(
+        hits: Iterable[RecallHit], room: int, live: Collection[ChunkKey], *, prefer_short: bool = True
+    ) -> RecallPlan:
         return plan_recall(
             hits,
             candidates,
             room,
             live=live,
             frame_tokens=frame_tokens,
-            annotation_tokens=tokens_of_annotations,
+            annotation_tokens=annotation_cost,
             pairs=settings.resurrect_pairs,
             min_pair_similarity=inf if threshold is None else threshold,
+            prefer_short=prefer_short,
         )
 
     def cost(key: ChunkKey) -> int:
         candidate = candidates[key]
         frame = (frame_tokens or {}).get(key.role, 0)
-        return candidate.tokens + frame + tokens_of_annotations[candidate.window, key.role]
+        return candidate.tokens + frame + annotation_cost[candidate.window, key.role]
 
-    first = plan([RecallHit(key, 1 - i / len(asked)) for i, key in enumerate(asked)], room, live)
-    rest = plan(chosen, room - first.cost, {*live, *first.keys} if first.chunks else live)
-    whole = RecallPlan(
-        room, first.cost + rest.cost, first.chunks + rest.chunks, first.passed_over + rest.passed_over
+    plan_of_added = plan(hits_in_order(added_keys), room, live, prefer_short=False)
+    plan_of_hits = plan(
+        chosen, room - plan_of_added.cost, {*live, *plan_of_added.keys} if plan_of_added.chunks else live
+    )
+    plan_of_all = RecallPlan(
+        room,
+        plan_of_added.cost + plan_of_hits.cost,
+        plan_of_added.chunks + plan_of_hits.chunks,
+        plan_of_added.passed_over + plan_of_hits.passed_over,
     )
     near = [
-        hit for hit in eligible if hit not in chosen and is_related_hit(hit) and hit.key not in whole.keys
+        hit
+        for hit in eligible
+        if hit not in chosen and is_related_hit(hit) and hit.key not in plan_of_all.keys
     ]
     return RecallResult(
         {hit.key: hit for hit in (*chosen, *near)},
-        whole,
+        plan_of_all,
         tuple(
             PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
             for hit in near[:MAX_NEAR_MISSES]
@@ -238,28 +259,29 @@ def _worth_recalling(
     records: Mapping[ChunkKey, StoredChunk],
     store: SqlStore,
     window_id: str,
-    asked: Collection[ChunkKey],
+    added_keys: Collection[ChunkKey],
 ) -> tuple[dict[ChunkKey, RecallCandidate], set[ChunkKey]]:
-    """What may return, and which of that returns only with its answer. What the user asks for by key always may.
+    """The candidates that are worth recalling, and the keys of those that are resurrected only with their answer.
 
-    Of the assistant's words those return that are worth it. From another chat they return only if they answer a
-    question or a request: the answer to a statement repeats it at best, and an outdated copy would be read as a fact.
-    A question from another chat states nothing, so it returns only with its answer.
+    Replies of the assistant are left out if they state no facts. Replies from another chat are also left out unless they
+    answer a question or a request: the reply to a statement only repeats it, and an outdated copy would be read as a fact.
+    A question from another chat states no facts, so it is resurrected only with its answer. Chunks that the user asked for by
+    key are always kept.
     """
-    said = {key: one.chunk for key, one in records.items() if key not in asked}
+    said = {key: one.chunk for key, one in records.items() if key not in added_keys}
     questions = {chunk.answers for chunk in said.values() if chunk.answers is not None}
-    openings = store.chunks_by_key(ChunkKey(turn, 0, Role.USER) for turn in questions)
-    texts = {one.key.turn_id: one.chunk.text for one in openings}
+    question_chunks = store.chunks_by_key(ChunkKey(turn, 0, Role.USER) for turn in questions)
+    question_texts = {one.key.turn_id: one.chunk.text for one in question_chunks}
     kept, only_with_answer = {}, set()
     for key, candidate in candidates.items():
-        elsewhere = bool(window_id) and candidate.window != window_id
+        is_from_other_chat = bool(window_id) and candidate.window != window_id
         if key in said and key.role is Role.ASSISTANT:
-            question = texts.get(said[key].answers or 0, "")
+            question = question_texts.get(said[key].answers or 0, "")
             if not worth_recalling(said[key].text, question) or (
-                elsewhere and question and informative_share(question)
+                is_from_other_chat and question and informative_share(question)
             ):
                 continue
-        if elsewhere and key.role is Role.USER:
+        if is_from_other_chat and key.role is Role.USER:
             if key in said and not informative_share(said[key].text):
                 only_with_answer.add(key)
             else:

@@ -88,7 +88,7 @@ class RemoteReplies:
             followed = self._followed.setdefault(window_id, FollowedReply())
             followed.wanted = True
             if self._thread is None and not self._ending.is_set():
-                self._thread = Thread(target=self._run, name="halo-weave-overhearing", daemon=True)
+                self._thread = Thread(target=self._run, name="halo-weave remote replies", daemon=True)
                 self._thread.start()
         return followed
 
@@ -122,7 +122,7 @@ class RemoteReplies:
         except HaloWeaveError:
             return True  # the window is gone
         except Exception:
-            if self._ending.is_set():  # the store was closed meanwhile
+            if self._ending.is_set():  # the store has been closed
                 return True
             log.exception("A reply of another server cannot be followed.")
             return True
@@ -145,7 +145,7 @@ class RemoteReplies:
         followed.silent = followed.silent or time.monotonic()
         if time.monotonic() - followed.silent < SILENCE_TIMEOUT:
             return False
-        if not self._readable(followed.draft):  # the model was changed meanwhile
+        if not self._readable(followed.draft):  # the model has been changed
             return True
         stored = recover_drafts(self._runtime, only=window_id)
         if not stored and self._runtime.store.draft_in(window_id, after=followed.count):
@@ -156,10 +156,10 @@ class RemoteReplies:
         return True
 
     def _publish(self, window_id: str, *events: TokenGenerated | TurnFailed) -> None:
-        """Publish tokens, unless this server has begun a turn in the window meanwhile."""
+        """Publish tokens, unless this server has begun a turn in the window."""
         if not events:
             return
-        with self._runtime.held_if_free(window_id) as free:
+        with self._runtime.try_lock(window_id) as free:
             for event in events if free else ():
                 self._runtime.hubs.publish(event, window_id)
 
@@ -184,7 +184,7 @@ class RemoteReplies:
 
     def _readable(self, draft: Draft) -> bool:
         """Whether it was written with the tokenizer of the model that answers in the window here."""
-        return draft.tokenizer == self._runtime.model_in(draft.window).engine.info.tokenizer
+        return draft.tokenizer == self._runtime.model_for_window(draft.window).engine.info.tokenizer
 
 
 def _token_event(token: ReplyToken) -> TokenGenerated:

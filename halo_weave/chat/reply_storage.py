@@ -43,7 +43,7 @@ def store_reply(
             break
         except StoreError as error:
             runtime.report_unstored(open_window, unstored_message(str(error)))
-            if time.monotonic() > runtime.state.store_deadline:
+            if time.monotonic() > runtime.unrestricted.shutdown_deadline:
                 log.error(
                     "A reply of %d chunks in window %s was not stored.", len(live), open_window.record.id
                 )
@@ -76,7 +76,7 @@ def _save_brightness(open_window: OpenWindow) -> None:
         open_window.store.save_brightness(
             open_window.record.id, working_set.chunks, working_set.brightness, working_set.traces
         )
-    except BadInput:  # another window or process has deleted or pruned something meanwhile
+    except BadInput:  # another window or process has deleted or pruned something since the window was opened
         open_window.drop_missing_chunks()
         open_window.store.save_brightness(
             open_window.record.id, working_set.chunks, working_set.brightness, working_set.traces
@@ -102,7 +102,7 @@ def read_draft(runtime: Runtime, draft: Draft) -> ReplyParser:
     If another model wrote it, its thoughts may be taken for its answer.
     """
     settings = runtime.settings(runtime.store.window(draft.window))
-    engine = runtime.model_of(settings).engine
+    engine = runtime.model_for_settings(settings).engine
     opening = generation_prompt(engine, settings.effort)
     return stored_reply(draft.start, draft.tokens, engine.facts.marks, opening)
 
@@ -132,7 +132,7 @@ def _store_draft(runtime: Runtime, draft: Draft) -> bool:
     settings = runtime.settings(runtime.store.window(draft.window))
     reply = read_draft(runtime, draft)
     chunks = chunk_parts(
-        reply.parts(runtime.model_of(settings).engine.tokenize),
+        reply.parts(runtime.model_for_settings(settings).engine.tokenize),
         draft.turn_id,
         draft.answers,
         min_chunk_tokens=settings.min_chunk_tokens,

@@ -74,14 +74,14 @@ def transcript_page(
                 INTERRUPTED in first.tags,
                 tuple(
                     TranscriptChunk(
-                        one.key,
-                        one.chunk.start,
-                        len(one.chunk),
-                        one.chunk.tokens.spelled(),
-                        TOOL in one.tags,
-                        THOUGHT in one.tags,
+                        chunk.key,
+                        chunk.chunk.start,
+                        len(chunk.chunk),
+                        chunk.chunk.tokens.spelled(),
+                        TOOL in chunk.tags,
+                        THOUGHT in chunk.tags,
                     )
-                    for one in chunks
+                    for chunk in chunks
                 ),
                 reminded.get(first.key.turn_id),
                 len(alike),
@@ -136,7 +136,7 @@ def timeline_view(life: WindowTimeline) -> TimelineView:
         tuple(places[chunk.key] for chunk in life.chunks if chunk.key.turn_id not in own),
         tuple(places[chunk.key] for chunk in life.chunks if chunk.live),
         tuple(places[chunk.key] for chunk in life.chunks if chunk.pinned),
-        tuple(TimelineStep(step(one), places[one.key], one.event, one.why) for one in life.events),
+        tuple(TimelineStep(step(event), places[event.key], event.event, event.why) for event in life.events),
     )
 
 
@@ -155,7 +155,7 @@ class Excerpt:
 def digest(store: SqlStore, window_id: str, tokens: int) -> list[Excerpt]:
     """The most used chunks, up to so many tokens, in the order in which they were said, unchanged."""
     used = {one.key: one for one in store.most_used(window_id)}
-    records = {one.key: one for one in store.chunks_by_key(list(used))}
+    records = {record.key: record for record in store.chunks_by_key(list(used))}
     chosen, left = [], tokens
     for key in used:
         if key in records and len(records[key].chunk) <= left:

@@ -26,21 +26,20 @@ class ClientOptions:
     system_prompt: str = ""
     tools: str = ""  # JSON; the model calls these tools, and the client runs them
     grammar: str = ""  # GBNF that the reply must follow
-    likely: int = 0  # how many of the likeliest tokens each token event has
+    likely: int = 0  # the number of likeliest tokens in each token event
 
 
 @dataclass(frozen=True, slots=True)
 class TurnRequest:
     """What a turn has to do. `text` is the user's message, new or old.
 
-    Later turns on the branch are set aside when the new turn or reply is stored.
+    When the new turn or reply is stored, later turns leave the current branch.
     """
 
     text: str
     stop: tuple[str, ...] = ()
-    after: int | None = (
-        None  # the id of the turn that the message follows, instead of the last one; 0: it begins the conversation
-    )
+    # The id of the turn that the message follows, instead of the last one; 0: it begins the conversation.
+    after: int | None = None
     question: int | None = None  # the id of a user turn to answer again; None: the message is new
     opening: tuple[tuple[ReplyKind, Tokens], ...] = ()  # tokens that the reply begins with
     client: ClientOptions | None = None  # options of the API client; None: the page or the terminal
@@ -50,11 +49,11 @@ class TurnRequest:
 
     @property
     def tokens(self) -> int:
-        """How many tokens the opening has."""
+        """The number of tokens of the opening."""
         return sum(len(tokens) for _, tokens in self.opening)
 
-    def sampling(self, settings: Settings, most: int) -> Sampling:
-        """The sampling settings of the reply, of at most `most` tokens. API clients send their own stop strings."""
+    def sampling(self, settings: Settings, max_tokens: int) -> Sampling:
+        """The sampling settings of the reply, of at most `max_tokens` tokens. API clients send their own stop strings."""
         stop = self.stop if self.client else (*self.stop, *settings.stops)
         return Sampling(
             temperature=settings.temperature,
@@ -63,7 +62,7 @@ class TurnRequest:
             min_p=settings.min_p,
             repeat_penalty=settings.repeat_penalty,
             seed=settings.seed,
-            max_new_tokens=most,
+            max_new_tokens=max_tokens,
             stop=stop,
             grammar=self.client.grammar if self.client else "",
             likely=self.client.likely if self.client else 0,
@@ -95,10 +94,10 @@ def regenerate_request(
     """`turn_id`: the user's turn, or its answer; None: the last one."""
     store = runtime.store
     if turn_id is None:
-        asked = [turn for turn in store.branch(window_id) if turn.role is Role.USER]
-        if not asked:
-            raise BadInput("There is nothing to answer yet. Say something first.")
-        turn = asked[-1]
+        user_turns = [turn for turn in store.branch(window_id) if turn.role is Role.USER]
+        if not user_turns:
+            raise BadInput("There is nothing to answer yet. Send a message first.")
+        turn = user_turns[-1]
     else:
         turn = store.turn_record(turn_id)
     if turn.answers is not None:
@@ -111,23 +110,25 @@ def regenerate_request(
 
 def continue_request(runtime: Runtime, window_id: str, stop: Sequence[str]) -> TurnRequest:
     """A request to continue the reply at the end of the branch."""
-    store, head, model = runtime.store, runtime.window(window_id).head, runtime.model_in(window_id)
+    store, head, model = runtime.store, runtime.window(window_id).head, runtime.model_for_window(window_id)
     last = store.turn_record(head) if head else None
     if last is None or last.role is not Role.ASSISTANT or last.answers is None:
-        raise BadInput("There is no reply to go on with. Say something, or let the last words be answered.")
+        raise BadInput(
+            "There is no reply to continue. Send a message, or regenerate the reply to the last one."
+        )
     kinds: dict[ReplyKind, Tokens] = {}
     for record in store.turn(last.id):
         if record.gone or TOOL in record.tags:
             continue
         kind: ReplyKind = "thought" if THOUGHT in record.tags else "answer"
         tokens = record.chunk.tokens
-        if record.tokenizer != model.engine.info.tokenizer or not model.prompt_builder.readable(tokens):
+        if record.tokenizer != model.engine.info.tokenizer or not model.prompt_builder.tokens_are_valid(
+            tokens
+        ):
             tokens = model.engine.tokenize(record.chunk.text)
         kinds[kind] = kinds[kind] + tokens if kind in kinds else tokens
     if not kinds:
-        raise BadInput(
-            "Nothing is left of the last reply to go on with. Let the last words be answered again."
-        )
+        raise BadInput("The last reply is empty. Regenerate it.")
     effort = runtime.settings(runtime.window(window_id)).effort
     opening = _with_delimiters(runtime, model.engine, kinds, effort)
     return TurnRequest(text_of_turn(store, last.answers), tuple(stop), question=last.answers, opening=opening)
@@ -156,27 +157,30 @@ def _with_delimiters(
 
 def text_of_turn(store: SqlStore, turn_id: int) -> str:
     """The text of a turn, without thoughts."""
-    own = [one for one in store.turn(turn_id) if one.merged_into is None and THOUGHT not in one.tags]
-    return b"".join(one.chunk.tokens.raw for one in own).decode("utf-8", errors="replace")
+    parts = [part for part in store.turn(turn_id) if part.merged_into is None and THOUGHT not in part.tags]
+    return b"".join(part.chunk.tokens.raw for part in parts).decode("utf-8", errors="replace")
 
 
-def set_aside_replaced_turns(runtime: Runtime, open_window: OpenWindow, asked: TurnRequest) -> None:
-    """Remove the turns that the request replaces from the open window. The store sets them aside when the new turn is stored."""
-    place = asked.question if asked.question is not None else asked.after
-    if place is None:
+def hide_replaced_turns(runtime: Runtime, open_window: OpenWindow, request: TurnRequest) -> None:
+    """Remove the turns that the request replaces from the open window. The store moves them to another branch when the new turn is
+    stored."""
+    last_kept = request.question if request.question is not None else request.after
+    if last_kept is None:
         return
-    open_window.hide_replaced_turns(_ids(runtime.store.branch(open_window.record.id, place)))
-    if asked.question is None:
+    open_window.hide_replaced_turns(_ids(runtime.store.branch(open_window.record.id, last_kept)))
+    if request.question is None:
         return
-    chunks = [one for one in runtime.store.turn(asked.question) if not one.gone]
+    chunks = [chunk for chunk in runtime.store.turn(request.question) if not chunk.gone]
     if not chunks:
-        raise BadInput(f"Turn {asked.question} was deleted. Undelete it first.")
-    end = max(one.chunk.stop for one in chunks)
+        raise BadInput(f"Turn {request.question} was deleted. Restore it first.")
+    end = max(chunk.chunk.stop for chunk in chunks)
     later = [live for live in open_window.working_set if live.chunk.start >= end]
-    goes = [Prune(one.chunk.key, len(one.chunk), one.peak, PruneReason.TURN_OVER, 0) for one in later]
-    if goes:  # chunks of later turns, also of other windows
-        open_window.prune(PrunePlan(0, 0, tuple(goes)), now=runtime.now())
-    pruned = [one.key for one in chunks if one.key not in open_window.working_set]
+    prunes = [
+        Prune(chunk.chunk.key, len(chunk.chunk), chunk.peak, PruneReason.TURN_OVER, 0) for chunk in later
+    ]
+    if prunes:  # chunks of later turns, also those of other windows
+        open_window.prune(PrunePlan(0, 0, tuple(prunes)), now=runtime.now())
+    pruned = [chunk.key for chunk in chunks if chunk.key not in open_window.working_set]
     plan = open_window.plan_resurrection_of(pruned, open_window.engine.info.context)
     if plan.chunks:
         open_window.resurrect(plan, {}, now=runtime.now())

@@ -34,14 +34,14 @@ from halo_weave.chat.remote_replies import RemoteReplies
 from halo_weave.chat.reply import ReplyKind
 from halo_weave.chat.reply_storage import recover_drafts
 from halo_weave.chat.runtime import Runtime
-from halo_weave.chat.turn import COUNTS, Turn
+from halo_weave.chat.turn import COUNTS, TurnRun
 from halo_weave.chat.turn_request import (
     ClientOptions,
     TurnRequest,
     continue_request,
+    hide_replaced_turns,
     message_request,
     regenerate_request,
-    set_aside_replaced_turns,
 )
 from halo_weave.core.tokens import Role, Tokens
 from halo_weave.engines.base import Sampling
@@ -68,7 +68,7 @@ class Turns(Branches):
         self._runtime, self._prefetcher = runtime, prefetcher
         self._lock = Lock()
         self._threads: dict[str, Thread] = {}  # by window, the thread of its latest turn
-        self._running: dict[str, Turn] = {}  # by window
+        self._running: dict[str, TurnRun] = {}  # by window
         self._last_stats: dict[str, Mapping[str, Any]] = {}
         self.totals = Totals()
         self._documents = Documents(runtime)
@@ -110,7 +110,7 @@ class Turns(Branches):
             request = self._message_request(window_id, text, stop, after)
             return replace(request, client=client_options, overrides=overrides, documents=attached)
 
-        return self._begin(window_id, make_request, sampling)
+        return self._start_turn(window_id, make_request, sampling)
 
     def regenerate(
         self,
@@ -134,7 +134,7 @@ class Turns(Branches):
                 opening=opening,
             )
 
-        return self._begin(window_id, make_request, sampling)
+        return self._start_turn(window_id, make_request, sampling)
 
     def continue_reply(
         self,
@@ -149,7 +149,7 @@ class Turns(Branches):
         def make_request() -> TurnRequest:
             return replace(continue_request(self._runtime, window_id, stop), client=client_options)
 
-        return self._begin(window_id, make_request, sampling)
+        return self._start_turn(window_id, make_request, sampling)
 
     def edit(
         self,
@@ -176,7 +176,7 @@ class Turns(Branches):
         after: int | None = None,
     ) -> Iterator[TurnEvent]:
         """Run one turn in the caller's thread: each `next` on the iterator runs it up to its next event."""
-        yield from self._steps(
+        yield from self._turn_events(
             window_id, lambda: self._message_request(window_id, text, stop, after), sampling
         )
 
@@ -189,9 +189,10 @@ class Turns(Branches):
         request = message_request(self._runtime, window_id, text, stop, after)
         return replace(request, speaker=self._runtime.speaker_name(self._runtime.window(window_id)))
 
-    def _steps(
+    def _turn_events(
         self, window_id: str, make_request: Callable[[], TurnRequest], sampling: Mapping[str, Any] | None
     ) -> Iterator[TurnEvent]:
+        """Open the engine, lock and open the window, and run one turn in it."""
         runtime = self._runtime
         if unknown := sorted((sampling or {}).keys() - OVERRIDES):
             raise BadSetting(
@@ -199,28 +200,27 @@ class Turns(Branches):
             )
         began = time.perf_counter()
         runtime.note_activity()
-        runtime.open.wait(CLOSE_TIMEOUT)
-        runtime.ready(window_id)
-        with _reopen_changed_model(runtime.root, window_id), runtime.exclusive(window_id):
-            recover_drafts(runtime.root, held=window_id)
+        runtime.accepting_turns.wait(CLOSE_TIMEOUT)
+        runtime.open_engine_for(window_id)
+        with _reopen_changed_model(runtime.unrestricted, window_id), runtime.exclusive(window_id):
+            recover_drafts(runtime.unrestricted, held=window_id)
             request = make_request()
-            runtime.recall.prefetch_query(request.text)
-            open_window = runtime.open_window_to_change(window_id)
+            runtime.memory_search.prefetch_query(request.text)
+            open_window = runtime.window_for_change(window_id)
             open_window.settings = open_window.settings.changed(sampling or {})
-            set_aside_replaced_turns(runtime, open_window, request)
-            turn = Turn(
-                runtime.root, open_window, request, began
-            )  # access was checked above; the turn itself has no person's limits
-            runtime.busy_windows[window_id], self._running[window_id] = open_window, turn
+            hide_replaced_turns(runtime, open_window, request)
+            # Access was checked above. The turn itself is not limited to what one person may see.
+            turn_run = TurnRun(runtime.unrestricted, open_window, request, began)
+            runtime.busy_windows[window_id], self._running[window_id] = open_window, turn_run
             try:
-                yield from turn.run()
+                yield from turn_run.run()
             finally:
                 del runtime.busy_windows[window_id], self._running[window_id]
                 runtime.note_activity()
                 self.entry_filer.turn_ended()
-        change = turn.memory_change
-        if change is not None and change.change == "saved" and turn.memory is not None:
-            self.entry_filer.add(UnfiledEntry(window_id, change, turn.memory, turn.engine))
+        change = turn_run.memory_change
+        if change is not None and change.change == "saved" and turn_run.memory is not None:
+            self.entry_filer.add(UnfiledEntry(window_id, change, turn_run.memory, turn_run.engine))
         if request.client is None:  # the next prompt of an API client cannot be predicted
             self._prefetcher.request(window_id, speaker=request.speaker)
 
@@ -245,7 +245,7 @@ class Turns(Branches):
     def events_since(self, window_id: str, after: str) -> list[WindowEvent]:
         """The events that were published after event `after`."""
         hub = self.hub(window_id)
-        return [one.event for one in hub.since(hub.place(after))[0]]
+        return [numbered.event for numbered in hub.since(hub.place(after))[0]]
 
     def hub(self, window_id: str) -> EventHub:
         """The hub that publishes the events of a window."""
@@ -254,7 +254,7 @@ class Turns(Branches):
 
     @property
     def watchers(self) -> int:
-        """How many clients follow the events of any window."""
+        """The number of clients that follow the events of a window."""
         return self._runtime.hubs.watchers
 
     def abort(self, window_id: str) -> bool:
@@ -268,31 +268,31 @@ class Turns(Branches):
             self._stop(window_id)
 
     def _stop(self, window_id: str) -> bool:
-        turn = self._running.get(window_id)
-        if turn is not None:
-            turn.stop_flag.set()
-        return turn is not None
+        turn_run = self._running.get(window_id)
+        if turn_run is not None:
+            turn_run.stop_flag.set()
+        return turn_run is not None
 
-    def on_remote_change(self, news: RemoteChange) -> None:
+    def on_remote_change(self, change: RemoteChange) -> None:
         """Another server has changed something, or asks to stop a reply."""
-        if news.event == "stop" and news.window is not None:
-            self._stop(news.window)
+        if change.event == "stop" and change.window is not None:
+            self._stop(change.window)
             return
-        self._runtime.on_remote_change(news)
-        if news.event == "changed" and news.window is not None:
-            self.remote_replies.on_window_changed(news.window)
+        self._runtime.on_remote_change(change)
+        if change.event == "changed" and change.window is not None:
+            self.remote_replies.on_window_changed(change.window)
 
     def generating(self) -> list[str]:
         """The windows whose turn is running in this process."""
-        return self._runtime.readable(list(self._running))
+        return self._runtime.filter_readable(list(self._running))
 
     @property
     def waiting(self) -> int:
-        """How many running turns have no generated token yet."""
+        """The number of running turns that have no generated token yet."""
         return sum(not turn.stats["tokens"] for turn in list(self._running.values()))
 
     def last_stats(self, window_id: str) -> Mapping[str, Any]:
-        """The figures of the window's last turn."""
+        """The statistics of the window's last turn."""
         return self._last_stats.get(window_id, {})
 
     def close(self) -> None:
@@ -300,35 +300,36 @@ class Turns(Branches):
         self.entry_filer.close()
         self._runtime.hubs.close()
         self.remote_replies.close()
-        end = time.monotonic() + CLOSE_TIMEOUT
-        self._runtime.state.store_deadline = min(self._runtime.state.store_deadline, end - CLOSE_TIMEOUT / 4)
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        runtime = self._runtime.unrestricted
+        runtime.shutdown_deadline = min(runtime.shutdown_deadline, deadline - CLOSE_TIMEOUT / 4)
         with self._lock:
             threads = list(self._threads.values())
         for thread in threads:
-            while thread.is_alive() and time.monotonic() < end:
+            while thread.is_alive() and time.monotonic() < deadline:
                 self.abort_all()
                 thread.join(0.05)
 
     # In the turn's thread
 
-    def _begin(
+    def _start_turn(
         self, window_id: str, make_request: Callable[[], TurnRequest], sampling: Mapping[str, Any] | None
     ) -> Future[TurnAccepted]:
         begun: Future[TurnAccepted] = Future()
         arguments = (window_id, make_request, sampling or {}, begun)
-        Thread(target=self._run, args=arguments, name=f"turn in {window_id}", daemon=True).start()
+        Thread(target=self._publish_turn, args=arguments, name=f"turn in {window_id}", daemon=True).start()
         return begun
 
-    def _run(
+    def _publish_turn(
         self,
         window_id: str,
         make_request: Callable[[], TurnRequest],
         sampling: Mapping[str, Any],
         begun: Future[TurnAccepted],
     ) -> None:
-        hub, ended, empty = None, None, False
+        hub, ended, is_empty = None, None, False
         try:
-            for event in self._steps(window_id, make_request, sampling):
+            for event in self._turn_events(window_id, make_request, sampling):
                 if hub is None:
                     hub = self._wait_for_previous_turn(window_id)
                     last_event = hub.last
@@ -341,25 +342,27 @@ class Turns(Branches):
                     self._runtime.store.fleet.tell(
                         [window_id]
                     )  # other servers read the message from the store
-                    again = isinstance(event, RegenerationStarted)
-                empty = empty or (isinstance(event, ReplyStored) and again and not event.chunks)
+                    is_regeneration = isinstance(event, RegenerationStarted)
+                is_empty = is_empty or (
+                    isinstance(event, ReplyStored) and is_regeneration and not event.chunks
+                )
             if hub is not None and ended is not None:
                 # The window is free now: a client that gets this event may send a message at once.
                 self._last_stats[window_id] = ended.stats
                 self.totals.add_turn(ended.stats)
                 log.info("A turn ended.", extra={"figures": {"window": window_id, **ended.stats}})
                 hub.publish(ended)
-                if empty:  # the earlier reply is the current one again
+                if is_empty:  # the earlier reply is the current one again
                     hub.publish(WindowChanged())
         except Exception as error:
-            known = isinstance(error, HaloWeaveError)
+            is_expected = isinstance(error, HaloWeaveError)
             self.totals.add_failure(error)
-            if not known:
+            if not is_expected:
                 log.exception("The turn in window %s failed.", window_id)
             if hub is not None:
                 hub.publish(
                     TurnFailed(
-                        str(error) if known else INTERNAL_ERROR_MESSAGE, isinstance(error, ServerFailed)
+                        str(error) if is_expected else INTERNAL_ERROR_MESSAGE, isinstance(error, ServerFailed)
                     )
                 )
             if not begun.done():
@@ -387,7 +390,7 @@ def _reopen_changed_model(runtime: Runtime, window_id: str) -> Iterator[None]:
             if name:
                 runtime.close_engine(name)
             else:
-                runtime.reopen()
+                runtime.reload_model()
         raise
 
 
@@ -404,7 +407,7 @@ class Totals:
         self._sums: Counter[str] = Counter()
 
     def add_turn(self, stats: Mapping[str, Any]) -> None:
-        """The figures of a turn that ended."""
+        """Add the statistics of a turn that ended."""
         pace = stats.get("tokens_per_second") or 0
         with self._lock:
             self._sums["turns"] += 1

@@ -22,9 +22,9 @@ class PrunedGap:
 
 @dataclass(frozen=True, slots=True)
 class PrunedGaps:
-    """All pruned chunks of a window, by their place among the live ones."""
+    """The pruned chunks of a window, between its live chunks."""
 
-    before: Mapping[ChunkKey, PrunedGap]  # pruned thoughts before each live chunk
+    before: Mapping[ChunkKey, PrunedGap]  # the pruned chunks right before each live chunk
     tail: PrunedGap | None  # the pruned chunks after the last live one
     whole: PrunedGap
     thoughts: Mapping[
@@ -194,7 +194,7 @@ class ContextView:
     @property
     def brightness(self) -> Brightness:
         """Brightness of all live tokens, those of the reply included; a single 0 if there are none."""
-        rows = [one.brightness for turn in self.turns for one in turn.chunks]
+        rows = [chunk.brightness for turn in self.turns for chunk in turn.chunks]
         if self.reply is not None and len(self.reply.brightness):
             rows.append(self.reply.brightness)
         return np.concatenate(rows) if rows else np.zeros(1, np.float32)

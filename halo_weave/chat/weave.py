@@ -51,7 +51,7 @@ class Weave:
         new_recorder: NewRecorder | None = None,
         engine_list: EngineList | None = None,
         open_other: OpenEngine | None = None,
-        silent: Engine | None = None,
+        local_tokenizer: Engine | None = None,
         delete_recordings: DeleteRecordings | None = None,
         remember_idle_reading: Callable[[IdleReading], None] = lambda progress: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -65,10 +65,10 @@ class Weave:
             calibration=calibration,
             now=now,
         )
-        self.runtime.new_recorder, self.runtime.erase_recordings = new_recorder, delete_recordings
-        self.runtime.listed, self.runtime.open_other = engine_list, open_other
-        if silent is not None:
-            self.runtime.use_token_counter(silent)
+        self.runtime.new_recorder, self.runtime.delete_recording_files = new_recorder, delete_recordings
+        self.runtime.engine_list, self.runtime.open_other = engine_list, open_other
+        if local_tokenizer is not None:
+            self.runtime.use_local_tokenizer(local_tokenizer)
         self._prefetcher = Prefetcher(self.runtime)
         self.idle_reader = IdleReader(self.runtime, remember_idle_reading)
         self.turns = Turns(self.runtime, self._prefetcher)
@@ -89,9 +89,8 @@ class Weave:
         store.fleet.listen(self.turns.on_remote_change)
 
     def of(self, person: str) -> Weave:
-        """The same system, limited to what a person owns or others share with them. While there is only one person,
-        without limits."""
-        whole = self.runtime.root
+        """The same system, limited to what a person owns or others share with them. If there is only one person: `self`."""
+        whole = self.runtime.unrestricted
         if not whole.store.several():
             return self
         runtime = whole.with_access(whole.store.access_of(person))
@@ -153,9 +152,9 @@ class MemoryTools:
         """Resurrect the chunks in an entry's snapshot, within half of the window's budget. The dimmest chunks are
         pruned to make room.
 
-        A window with a limited scope gets only its own chunks.
+        If recall is limited to certain windows, chunks of other windows are left out.
         """
         runtime = self.runtime
         keys = self.tree.query(path, now=runtime.now()).keys
         with runtime.exclusive_change(window_id):
-            return inject_snapshot(runtime.open_window_to_change(window_id), keys, now=runtime.now())
+            return inject_snapshot(runtime.window_for_change(window_id), keys, now=runtime.now())

@@ -81,12 +81,12 @@ class Windows:
     def list(self) -> list[WindowState]:
         found = []
         for record in self._runtime.store.windows():
-            with suppress(UnknownWindow):  # the memory was cleared meanwhile
+            with suppress(UnknownWindow):  # the memory has been cleared
                 found.append(self._state(record))
         return found
 
     def state(self, window_id: str) -> WindowState:
-        """A window with its figures."""
+        """A window with its counts and last messages."""
         return self._state(self._runtime.window(window_id))
 
     def _state(self, record: WindowRecord) -> WindowState:
@@ -95,7 +95,7 @@ class Windows:
         generating = record.id in self._turns.generating()
         owner, writable = self._runtime.sharing_of(record)
         settings = self._runtime.settings(record)
-        limit = settings.live_limit(self._runtime.model_of(settings).engine.info.context)
+        limit = settings.live_limit(self._runtime.model_for_settings(settings).engine.info.context)
         return WindowState(
             **figures,
             effective=replace(settings, max_context_tokens=limit),
@@ -113,7 +113,7 @@ class Windows:
 
     def names(self) -> dict[str, str]:
         """The names of all windows, deleted ones too, by id."""
-        return self._runtime.names()
+        return self._runtime.window_names()
 
     def create(
         self,
@@ -208,7 +208,7 @@ class Windows:
     def context(self, window_id: str) -> ContextView:
         """What the model reads in the window, as it is now."""
         last = self._turns.hub(window_id).last  # read first: later events may already be in the context
-        open_window = self._runtime.open_window(window_id)
+        open_window = self._runtime.window_for_reading(window_id)
         gaps = open_window.gaps()
         with open_window.lock:
             ranks = open_window.working_set.ranks()
@@ -294,7 +294,7 @@ class Windows:
         """Prune down to the budget now, as after a reply."""
         runtime = self._runtime
         with runtime.exclusive_change(window_id):
-            open_window = runtime.open_window_to_change(window_id)
+            open_window = runtime.window_for_change(window_id)
             settings, kept = open_window.settings, open_window.recent_turns()
             budget = open_window.context_budget
             able = open_window.engine.info.abilities
@@ -317,7 +317,7 @@ class Windows:
     def deleted(
         self, window_id: str, *, offset: int = 0, limit: int = 100
     ) -> tuple[int, Sequence[StoredChunk]]:
-        """How many chunks of the window are deleted, and some of them, most recently deleted first."""
+        """The number of deleted chunks of the window, and some of them, most recently deleted first."""
         self._runtime.window(window_id)
         return self._runtime.store.deleted_in(window_id, offset=offset, limit=limit)
 

@@ -176,6 +176,30 @@ def is_general_request(text: str) -> bool:
     return bool(asking) and all(_GENERAL.search(sentence.strip()) for sentence in asking)
 
 
+_OWN_FACT = re.compile(
+    r"""\b(?:what|when|where|who|whose|which|how\s+(?:old|many|much|long|tall|far|often))\b.*\b(?:my|our|mine|ours)\b
+    | \b(?:did|have|had|was|were|am|are)\s+(?:i|we)\b
+    | \b(?:wer|was|wann|wo|welche\w*|wie\s+(?:alt|viele?|lange|heißt))\b.*\b(?:mein\w*|unser\w*)\b | \b(?:habe|hatte|bin|war)\s+ich\b
+    | \b(?:qui|quand|où|quel\w*|combien|comment\s+s['’]appelle)\b.*\b(?:mon|ma|mes|notre|nos)\b | \b(?:ai-je|étais-je|suis-je)\b
+    | \b(?:quién|cuándo|dónde|cuál\w*|cuánt\w*|cómo\s+se\s+llama)\b.*\b(?:mi|mis|nuestr[oa]s?)\b
+    | \b(?:кто|когда|где|како\w*|сколько|как\s+зовут)\b.*\b(?:мо[йяёи]|моего|моей|наш\w*)\b""",
+    re.I | re.X,
+)
+_ADVICE = re.compile(
+    r"""\b(?:should|shall|could|would|might|can|think|suggest|recommend|advice|idea|best|if\s+i) | \b(?:soll\w*|könnte\w*|kann|würde\w*|meinst)\b
+    | \b(?:devrais|pourrais|puis|penses)\b | \b(?:debería|podría|puedo|crees)\b | \b(?:стоит|могу|думаешь)\b""",
+    re.I | re.X,
+)
+
+
+def asks_for_own_fact(text: str) -> bool:
+    """Whether a message asks for a fact that only its author can know: "How old is my wife?", "Where did I park?"."""
+    return any(
+        _asks(sentence) and _OWN_FACT.search(sentence) and not _ADVICE.search(sentence)
+        for sentence, _ in _sentences(text)
+    )
+
+
 def asks_about_the_past(text: str) -> bool:
     """Whether a message asks for something that was said or happened before."""
     return bool(_ABOUT_THE_PAST.search(text))

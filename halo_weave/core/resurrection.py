@@ -15,7 +15,7 @@ from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 PairOrder = Literal["ranked", "with", "off"]
 LENGTH_WEIGHT = 0.5  # this times the logarithm of a chunk's tokens is subtracted from its similarity
 PAIR_PENALTY = log(8)  # the log-odds of a pair are lower by this than those of its hit
-MAX_DISTANCE_FROM_BEST = log(100)  # hits with less than a hundredth of the best hit's odds are left out
+MAX_DISTANCE_FROM_BEST = log(20)  # hits with less than a twentieth of the best hit's odds are left out
 REFERENCE_ROOM = 512  # tokens; with twice the room, half of these odds suffice
 
 
@@ -129,17 +129,18 @@ def plan_recall(
     annotation_tokens: Mapping[tuple[str, Role], int] | None = None,
     pairs: PairOrder = "with",
     min_pair_similarity: float = -inf,
+    prefer_short: bool = True,
 ) -> RecallPlan:
     """Choose hits by similarity, then brightness, then recency, as far as there is room.
 
     The pairs of a hit are the question of an answer or the beginning of the answer to a question, and the beginning of the
     hit's own turn. `pairs`: `with` resurrects a hit and its pairs together or not at all. `ranked` resurrects a pair after
     its hit, when no remaining hit ranks above it, and only with at least `min_pair_similarity`. `off` resurrects hits only.
-    Unless `pairs` is `with`, long chunks rank lower. Live chunks cost nothing.
+    Unless `pairs` is `with` or `prefer_short` is false, long chunks rank lower. Live chunks cost nothing.
 
     `annotation_tokens`: additional frame tokens of a turn, by the window where it was said and by role.
     """
-    length_weight = LENGTH_WEIGHT if pairs != "with" else 0.0
+    length_weight = LENGTH_WEIGHT if pairs != "with" and prefer_short else 0.0
 
     def length_penalty(key: ChunkKey) -> float:
         return length_weight * log(max(1, candidates[key].tokens + (frame_tokens or {}).get(key.role, 0)))

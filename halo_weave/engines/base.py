@@ -37,7 +37,7 @@ class Capabilities:
     surprisal: bool = True  # reports the surprisal of tokens
     late: bool = False  # attention rows and surprisal arrive later than their tokens, as `LateAttention`
     reading: bool = True  # attention rows and surprisal also for tokens of the prompt
-    ahead: bool = False  # can prefetch the next prompt
+    prefetch: bool = False  # can prefetch the next prompt
 
 
 def remote_host(url: str) -> str:

@@ -68,7 +68,7 @@ class MemorySearch(IndexState):
     ) -> None:
         """The parameters are those of `IndexState`."""
         super().__init__(store, open_embedder, writes=writes, now=now, snapshot_path=snapshot_path)
-        self.weights = WITH_VECTORS
+        self.model = WITH_VECTORS
         self._query_executor = ThreadPoolExecutor(1, "question")
         self._query_vectors: dict[tuple[str, EmbeddingWorker], Future[Floats | None]] = {}  # oldest first
         self._baseline: ScoreBaseline | None = None
@@ -109,13 +109,13 @@ class MemorySearch(IndexState):
         with self._lock:
             return self._retry_without_snapshot(find)
 
-    def features(self, text: str, *, now: datetime) -> tuple[list[ChunkKey], Mapping[str, Floats]]:
-        """The candidates for a text and their features: what `Weights` is fitted on."""
+    def candidates(self, text: str, *, now: datetime) -> tuple[list[ChunkKey], Candidates]:
+        """The candidates for a text with their features: what a `RecallModel` is fitted on."""
         with self._lock:
             found = self._candidates_with_features(
                 text, query_terms(text, MAX_QUERY_TERMS), self._query_vector(text), None, now, NO_FILTER
             )
-            return [self._table.key(row) for row in found.rows.tolist()], found.features
+            return [self._table.key(row) for row in found.rows.tolist()], found
 
     def embed_soon(self) -> None:
         """Tell the background thread that new chunks are stored."""
@@ -225,8 +225,10 @@ class MemorySearch(IndexState):
         only: SearchFilter,
     ) -> list[RecallHit]:
         found = self._candidates_with_features(text, words_by_stem, query_vector, window, now, only)
-        weights = self.weights if "best_passage" in found.features else WITHOUT_VECTORS
-        return self._hits(found, weights.parts(found.features, user_weight), limit)
+        if not len(found.rows):
+            return []
+        model = self.model if "best_passage" in found.features else WITHOUT_VECTORS
+        return self._hits(found, found.score(model, user_weight), limit)
 
     def _candidates_with_features(
         self,
@@ -253,8 +255,16 @@ class MemorySearch(IndexState):
             blocks += self._vector_blocks(np.setdiff1d(rows, lexical) if blocks else rows, index)
             similarities = self._z_scores(query, rows, blocks)
         features = self._features(query, rows, similarities, match, dates, text, now)
-        features["memory_size"] = np.full(len(rows), math.log1p(np.count_nonzero(allowed)), np.float32)
-        return Candidates(rows, features, term_hits)
+        informative = features["uninformative"] == 0
+        message = {
+            "question_share": question_share(text),
+            "first_person": float(is_first_person(text)),
+            "general_request": float(is_general_request(text)),
+            "term_count": math.log1p(match.term_count),
+            "top_coverage": _highest(match.neighbours_coverage[rows], informative),
+            "memory_size": math.log1p(np.count_nonzero(allowed)),
+        }
+        return Candidates(rows, features, message, term_hits)
 
     def _lexical_candidates(
         self, bm25: Floats, dates: Sequence[DateSpan], now: datetime, allowed: Bools
@@ -337,23 +347,16 @@ class MemorySearch(IndexState):
         text: str,
         now: datetime,
     ) -> dict[str, Floats]:
-        """The features of each row, by the names in `Weights`. `similarities`: see `_z_scores`."""
+        """The features of each row, by the names in `RankingWeights`. `similarities`: see `_z_scores`."""
         table = self._table
         # The best values are taken over informative rows only: the nearest row to a question is often the same question.
         informative = table["told"][rows] > 0
         features: dict[str, Any] = {
-            "intercept": 1.0,
             "user": table["role"][rows] == ROLES.index(Role.USER),
             "uninformative": ~informative,
-            "question_share": question_share(text),
-            "first_person": is_first_person(text),
-            "general_request": is_general_request(text),
-            "term_count": math.log1p(match.term_count),
-            "top_coverage": _highest(match.neighbours_coverage[rows], informative),
         }
         if similarities:
             features["best_passage"], features["with_neighbours"] = similarities
-            features["top_passage"] = _highest(similarities[0], informative)
         best_bm25 = _highest(match.bm25[rows], informative) or _highest(match.bm25[rows])
         if best_bm25:
             features["term_coverage"] = match.coverage[rows]
@@ -365,10 +368,7 @@ class MemorySearch(IndexState):
         feedback = self._feedback.similarity(table["number"][rows], text[:MAX_QUERY_CHARACTERS], query)
         if feedback is not None:
             features["feedback"] = feedback
-        return {
-            name: np.broadcast_to(np.asarray(values, np.float32), len(rows))
-            for name, values in features.items()
-        }
+        return {name: np.asarray(values, np.float32) for name, values in features.items()}
 
     def _mentioned_speakers(self, text: str) -> list[int]:
         """Codes of the speakers whose name a query mentions first: several speakers can have the same name."""

@@ -223,7 +223,7 @@ def _mean_and_spread(values: Floats) -> tuple[float, float]:
     return (float(known.mean()), max(float(known.std()), MIN_SPREAD)) if len(known) else (0.0, 1.0)
 
 
-# What the parts of a score are made of. The parts are shown to users.
+# The features of a chunk by the part of its score that they make up. The parts are shown to users.
 PARTS = {
     "meaning": ("best_passage", "with_neighbours"),
     "words": ("term_coverage", "bm25"),
@@ -232,30 +232,18 @@ PARTS = {
     "user": ("user",),
     "asking": ("uninformative",),
     "wrong": ("feedback",),
-    "message": (
-        "question_share",
-        "first_person",
-        "general_request",
-        "term_count",
-        "top_passage",
-        "top_coverage",
-        "memory_size",
-        "intercept",
-    ),
 }
 EVIDENCE = ("meaning", "words", "speaker", "time", "wrong")  # the parts that relate a chunk to the query
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
-    """The weights of a logistic regression. The log-odds that a chunk helps with a query are the sum of its features,
-    each times its weight.
+class RankingWeights:
+    """Which chunk helps: a chunk's score is the sum of its features, each times its weight.
 
-    They are fitted by `scripts/bench recall --all --fit`. Similarities are z-scores (see `ScoreBaseline`), coverages are
-    shares from 0 to 1.
+    Differences of scores are log-odds: a chunk whose score is 2 higher is e² times as likely to be the one that helps.
+    Similarities are z-scores (see `ScoreBaseline`), coverages are shares from 0 to 1.
     """
 
-    # Features of the chunk
     best_passage: float  # similarity of its best passage
     with_neighbours: float  # similarity of the chunk with its neighbours
     term_coverage: float  # how many of the query's terms it contains, weighted by rarity
@@ -263,19 +251,10 @@ class Weights:
     speaker: float  # the query mentions its speaker
     time: float  # the query mentions the time when it was said
     uninformative: float  # it states nothing: short questions, courtesies, "I don't know"
-    # Features of the query and of the whole result, the same for every chunk
-    question_share: float  # the share of the query's words that stand in questions and requests
-    first_person: float  # the query is about its author or both parties: "my", "did I"
-    general_request: float  # anybody could ask it: "How do I boil an egg?"
-    term_count: float  # log(1 + number of terms)
-    top_passage: float  # the highest `best_passage` among the candidates
-    top_coverage: float  # the highest `term_coverage` among the candidates, neighbours included
-    memory_size: float  # log(1 + number of chunks that are searched)
-    intercept: float
     feedback: float = -20.0  # similarity to a query that the chunk was wrong for: then it is no hit
 
     def parts(self, features: Mapping[str, Floats], user_weight: float) -> dict[str, Floats]:
-        """What each part adds to the log-odds. Features that are not known add nothing."""
+        """What each part adds to the scores. Features that are not known add nothing."""
         weights = {one.name: getattr(self, one.name) for one in fields(self)} | {
             "user": math.log(user_weight)
         }
@@ -288,17 +267,100 @@ class Weights:
         }
 
 
-WITH_VECTORS = Weights(0.65, 0.55, 2.9, 2.9, 1.3, 0.65, -5.0, 1.65, 0.8, 0.0, 0.4, -0.5, -0.9, 0.0, -10.2)
-WITHOUT_VECTORS = Weights(0.0, 0.0, 5.5, 3.5, 1.25, 0.65, -5.0, 1.5, 0.85, 0.0, 0.25, 0.0, -1.0, 0.0, -9.3)
+@dataclass(frozen=True, slots=True)
+class NeedWeights:
+    """Whether a message needs memory: a logistic regression on the message and on the best chunk for it."""
+
+    question_share: float  # the share of its words that stand in questions and requests
+    first_person: float  # it is about its author or both parties: "my", "did I"
+    general_request: float  # anybody could ask it: "How do I boil an egg?"
+    term_count: float  # log(1 + number of terms)
+    top_coverage: float  # the highest `term_coverage` among the candidates, neighbours included
+    memory_size: float  # log(1 + number of chunks that are searched)
+    best_passage: float  # of the best chunk
+    best_score: float  # of the best chunk, without the user's weight
+    intercept: float
+
+    def log_odds(self, features: Mapping[str, float]) -> float:
+        return self.intercept + sum(getattr(self, name) * value for name, value in features.items())
+
+
+@dataclass(frozen=True, slots=True)
+class RecallModel:
+    """The weights of a search. They are fitted by `scripts/bench recall --all --fit`."""
+
+    ranking: RankingWeights
+    need: NeedWeights
+
+
+WITH_VECTORS = RecallModel(
+    RankingWeights(
+        best_passage=0.23,
+        with_neighbours=0.69,
+        term_coverage=2.8,
+        bm25=2.1,
+        speaker=1.1,
+        time=1.65,
+        uninformative=-5.0,
+    ),
+    NeedWeights(
+        question_share=3.9,
+        first_person=1.3,
+        general_request=-1.6,
+        term_count=1.4,
+        top_coverage=2.5,
+        memory_size=0.47,
+        best_passage=0.27,
+        best_score=0.39,
+        intercept=-12.3,
+    ),
+)
+WITHOUT_VECTORS = RecallModel(
+    RankingWeights(
+        best_passage=0.0,
+        with_neighbours=0.0,
+        term_coverage=4.1,
+        bm25=3.1,
+        speaker=1.75,
+        time=1.2,
+        uninformative=-5.0,
+    ),
+    NeedWeights(
+        question_share=3.9,
+        first_person=1.5,
+        general_request=-1.35,
+        term_count=1.45,
+        top_coverage=3.1,
+        memory_size=0.49,
+        best_passage=0.0,
+        best_score=0.26,
+        intercept=-11.2,
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """The rows that a search compares, with their features by name."""
+    """The rows that a search compares, with their features and those of the message, by name."""
 
     rows: Rows
     features: Mapping[str, Floats]
+    message: Mapping[str, float]
     term_hits: Sequence[TermHits]
+
+    def score(self, model: RecallModel, user_weight: float) -> dict[str, Floats]:
+        """The parts of each row's log-odds that it helps. The part `message` is the same for every row: it makes the
+        log-odds of the best row those that the message needs memory at all."""
+        parts = model.ranking.parts(self.features, user_weight)
+        scores = sum(parts.values(), np.zeros(len(self.rows), np.float32))
+        # An earlier question may be the most similar row, but it answers nothing.
+        informative = self.features["uninformative"] == 0
+        best = int(np.argmax(np.where(informative, scores, -np.inf) if informative.any() else scores))
+        of_best = {"best_score": float(scores[best] - parts["user"][best])}
+        if "best_passage" in self.features:
+            of_best["best_passage"] = float(self.features["best_passage"][best])
+        needs_memory = model.need.log_odds({**self.message, **of_best})
+        return parts | {"message": np.full(len(self.rows), needs_memory - scores[best], np.float32)}
 
 
 MAX_FEEDBACK_TERMS = 64  # terms of a query that are compared with those of earlier queries

@@ -990,6 +990,7 @@ declare namespace Wire {
     reading?: boolean;
     surprisal?: boolean;
     grammar?: string;
+    temporary?: boolean;
   }
 
   interface RenamePreset {

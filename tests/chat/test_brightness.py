@@ -72,7 +72,7 @@ def test_ranks_order_the_chunks_from_0_to_100_and_are_told_at_the_end_of_a_turn(
     seen = [one for turn in weave.windows.context(window).turns for one in turn.chunks]
     ranks = [one.rank for one in seen]
     assert (min(ranks), max(ranks)) == (0, 100)
-    bright = weave.runtime.open_window(window).working_set.chunk_brightness()
+    bright = weave.runtime.window_for_reading(window).working_set.chunk_brightness()
     assert np.all(np.diff(np.array(ranks)[np.argsort(bright)]) >= 0)
     assert of(events.TurnEnded, turn)[0].ranks == {str(one.key): one.rank for one in seen}
     why = weave.chunks.why(window, KEY)

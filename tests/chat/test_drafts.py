@@ -208,7 +208,7 @@ def test_a_program_that_ends_does_not_wait_for_a_full_disk_for_ever(assembled, m
         next(event for event in turn if isinstance(event, events.TokenGenerated))
     eventually(lambda: drafted(weave))
     with refusing(monkeypatch, StoreFull("No space is left."), "append"):
-        weave.runtime.state.store_deadline = time.monotonic()
+        weave.runtime.shutdown_deadline = time.monotonic()
         with pytest.raises(StoreFull):
             list(turn)
     assert "was not stored" in caplog.text

@@ -18,7 +18,7 @@ def test_the_engine_keeps_nothing_of_a_deleted_chunk(assembled):
     weave = assembled(engine)
     window = weave.windows.create("one", settings=SMALL)
     list(weave.turns.steps(window.id, "The safe is behind the barometer."))
-    (key, *_) = [chunk.key for chunk in weave.runtime.open_window(window.id).working_set.chunks]
+    (key, *_) = [chunk.key for chunk in weave.runtime.window_for_reading(window.id).working_set.chunks]
     weave.chunks.prune(window.id, key)
     list(weave.turns.steps(window.id, "Something else."))
     kept = engine.windows[window.id]

@@ -129,7 +129,7 @@ def test_a_server_that_is_not_there_is_told(server):
 
 def test_a_window_can_be_looked_at_while_its_server_is_gone(assembled, engine, server, tmp_path):
     weave = assembled(engine)
-    weave.runtime.use_token_counter(NoModelEngine(tmp_path))
+    weave.runtime.use_local_tokenizer(NoModelEngine(tmp_path))
     window = weave.windows.create("w").id
     speak(weave, window)
     weave.windows.change(window, system_prompt="Words that the server has never counted.")
@@ -149,7 +149,7 @@ def test_a_server_that_runs_another_model_now_is_told_and_opened_again(assembled
     with closing(KoboldEngine(server.url, KEY)) as engine:
         weave = assembled(engine)
         again = []
-        weave.runtime.reopen = lambda: again.append("opened")
+        weave.runtime.reload_model = lambda: again.append("opened")
         window = weave.windows.create("w").id
         speak(weave, window)
         asked, server.model = len(server.asked), "other"

@@ -132,7 +132,7 @@ def test_token_ids_that_fit_keep_the_brightness_of_each_token(assembled: Assembl
     load(weave, file)
     [window] = weave.windows.list()
     before = [one.brightness.tobytes() for one in weave.runtime.store.live(window.window.id)]
-    open_window = weave.runtime.open_window_to_change(window.window.id)
+    open_window = weave.runtime.window_for_change(window.window.id)
     assert not open_window.retokenized
     assert [one.brightness.tobytes() for one in weave.runtime.store.live(window.window.id)] == before
 
@@ -150,7 +150,7 @@ def test_a_control_token_in_a_chunk_is_read_as_words_whatever_its_source(assembl
     weave = assembled(engine := Reading())
     window = weave.windows.create("one", settings=SMALL)
     list(weave.turns.steps(window.id, "Hello there, friend."))
-    open_window = weave.runtime.open_window_to_change(window.id)
+    open_window = weave.runtime.window_for_change(window.id)
     live = open_window.working_set.at(ChunkKey(1, 0, Role.USER))
     ids = live.chunk.tokens.ids.copy()
     ids[2:4] = END

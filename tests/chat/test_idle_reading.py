@@ -67,7 +67,7 @@ def read_all(weave):
 
 def read_windows(weave):
     """The names of the windows whose chunks were read, in this order."""
-    names = weave.runtime.names()
+    names = weave.runtime.store.window_names()
     return [names[window] for window, _, _ in weave.engine.saved]
 
 
@@ -164,7 +164,7 @@ class Interrupted(ScriptedEngine):
 
 @pytest.mark.parametrize("what", ["typed", "sent", "deleted", "closed"])
 def test_reading_is_given_up_at_once_when(what, assembled):
-    weave = assembled(Interrupted(abilities=Capabilities(ahead=True)))
+    weave = assembled(Interrupted(abilities=Capabilities(prefetch=True)))
     import_chats(weave, birds=(FACT, "How nice."))
     window = weave.windows.create("new", settings=PLAIN).id
     key = weave.memory.search("heron Gerda")[0].record.key
@@ -172,7 +172,7 @@ def test_reading_is_given_up_at_once_when(what, assembled):
 
     def interrupt():
         if what == "typed":
-            weave.memory.preview(window, "Where", ahead=True)
+            weave.memory.preview(window, "Where", prefetch=True)
         elif what == "sent":
             weave.turns.send_message(window, "Hello!").result()
         elif what == "deleted":

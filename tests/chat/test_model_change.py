@@ -198,7 +198,7 @@ def test_a_turn_that_begins_in_the_middle_of_a_change_waits_for_it(made, shelf):
     weave.turns.send_message(window, "Count.").result(60)
     shelf.next = [ScriptedEngine(["New."])]
     thread = weave.models.choose("another")
-    while weave.runtime.open.is_set():
+    while weave.runtime.accepting_turns.is_set():
         assert thread.is_alive()
     with pytest.raises(WindowBusy, match="being changed"):
         weave.windows.delete(other)

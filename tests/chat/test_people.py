@@ -236,7 +236,7 @@ def test_in_a_window_that_several_write_in_it_is_known_whose_words_they_are(weav
         assert words in prompt
     assert "We leave on Monday." in prompt
     assert "User: We" not in prompt
-    open_window = weave.runtime.open_window(trip)
+    open_window = weave.runtime.window_for_reading(trip)
     assert open_window.working_set.annotation_tokens  # the names are counted
     people("ann").people.unshare(trip, "bob")
     talk(people("ann"), trip, "Alone again.")

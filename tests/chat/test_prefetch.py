@@ -7,7 +7,7 @@ from halo_weave.engines.base import Capabilities
 from tests.chat.conftest import SMALL
 from tests.fakes.scripted_engine import ScriptedEngine
 
-AHEAD = Capabilities(ahead=True)
+AHEAD = Capabilities(prefetch=True)
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_what_a_text_would_wake_up_is_live_in_the_model_before_it_is_sent(weave)
     read(weave, elsewhere, "The heron Gerda stands in the reeds.")
     read(weave, window, "Good morning.")
     text = "Where does Gerda stand?"
-    preview = weave.memory.preview(window, text, ahead=True)
+    preview = weave.memory.preview(window, text, prefetch=True)
     assert preview.plan.chunks
     seen = read(weave, window, text)
     assert seen.restored == 0
@@ -58,7 +58,7 @@ def test_words_are_read_while_they_are_typed_if_the_machine_may_compute(weave, h
     read(weave, window, "Good morning.")
     typed, text = "Where does the heron", "Where does the heron stand today?"
     after = len(weave.engine.tokenize("<|end|>\n<|turn|>assistant\n", special=True))
-    weave.memory.preview(window, typed, ahead=True)
+    weave.memory.preview(window, typed, prefetch=True)
     rest = words(weave, text) - (words(weave, typed) - 1 if how == "compute" else 0)
     assert read(weave, window, text).computed == rest + after
 
@@ -66,14 +66,14 @@ def test_words_are_read_while_they_are_typed_if_the_machine_may_compute(weave, h
 def test_a_message_for_which_nothing_may_wake_up_is_read_while_it_is_typed(weave):
     window = weave.windows.create("one", settings={**SMALL, "resurrection_budget": 0}).id
     read(weave, window, "Good morning.")
-    weave.memory.preview(window, "Where does the heron stand?", ahead=True)
+    weave.memory.preview(window, "Where does the heron stand?", prefetch=True)
     assert read(weave, window, "Where does the heron stand?").computed == 1
 
 
 def test_what_was_typed_and_not_sent_is_in_no_prompt(weave):
     window = weave.windows.create("one", settings={**SMALL, "memory_scope": "window"}).id
     read(weave, window, "Good morning.")
-    weave.memory.preview(window, "The combination is 17 42 9.", ahead=True)
+    weave.memory.preview(window, "The combination is 17 42 9.", prefetch=True)
     weave._prefetcher.settle()
     said = [e for e in weave.turns.steps(window, "Good night.") if isinstance(e, events.ReplyStored)]
     kept = weave.engine.windows[window].live
@@ -103,7 +103,7 @@ def test_looking_at_what_would_wake_up_changes_nothing_in_the_memory(weave):
     window = weave.windows.create("one", settings=SMALL).id
     read(weave, window, "The heron Gerda stands in the reeds.")
     version = weave.runtime.store.version()
-    weave.memory.preview(window, "Gerda?", ahead=True)
+    weave.memory.preview(window, "Gerda?", prefetch=True)
     weave._prefetcher.settle()
     assert weave.runtime.store.version() == version
 
@@ -116,7 +116,7 @@ def test_a_busy_machine_computes_frames_only_and_an_idle_one_what_wakes_up(weave
     for resting in (90, 10):
         times = iter([(0, 0), (100, resting)])
         monkeypatch.setattr(prefetch, "_processor_times", lambda times=times: next(times))
-        weave.memory.preview(window, "Hello again.", ahead=True)
+        weave.memory.preview(window, "Hello again.", prefetch=True)
         weave._prefetcher.settle()
     assert asked == [prefetch.FRAMES, None, prefetch.FRAMES]
 
@@ -131,7 +131,7 @@ def test_what_is_read_ahead_for_an_earlier_wish_does_not_make_the_machine_busy(m
 
 @pytest.mark.parametrize(
     ("how", "abilities"),
-    [("off", AHEAD), ("compute", Capabilities()), ("compute", Capabilities(cuts=False, ahead=True))],
+    [("off", AHEAD), ("compute", Capabilities()), ("compute", Capabilities(cuts=False, prefetch=True))],
 )
 def test_nothing_is_read_ahead_if_it_is_off_or_the_engine_cannot(assembled, monkeypatch, how, abilities):
     weave, asked = assembled(ScriptedEngine(abilities=abilities)), []
@@ -150,7 +150,7 @@ def test_where_several_people_write_their_names_are_read_ahead(weave, monkeypatc
     weave.of(ann).people.share(window, "bob", writes=True)
     list(weave.of(ann).turns.steps(window, "Good morning."))
     weave._prefetcher.settle()
-    weave.of(ann).memory.preview(window, "And now?", ahead=True)
+    weave.of(ann).memory.preview(window, "And now?", prefetch=True)
     weave._prefetcher.settle()
     for prompt in (prompts[0], prompts[-1]):
         read = "".join(weave.engine.pieces(segment.ids).text for segment in prompt.segments)

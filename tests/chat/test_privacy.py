@@ -131,7 +131,13 @@ def test_what_may_not_leave_is_not_even_counted_there(weave, far):
 def test_words_of_a_private_window_are_counted_here(tmp_path, far):
     store = SqliteStore(tmp_path / "memory.sqlite")
     with closing(
-        Weave(far, store, WordRecall(store), silent=NoModelEngine(tmp_path), now=lambda: datetime.now(UTC))
+        Weave(
+            far,
+            store,
+            WordRecall(store),
+            local_tokenizer=NoModelEngine(tmp_path),
+            now=lambda: datetime.now(UTC),
+        )
     ) as weave:
         one = window(weave, "diary", private=True)
         weave.windows.change(one, system_prompt="We speak of elephants.")

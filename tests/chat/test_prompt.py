@@ -89,13 +89,13 @@ def test_the_prompt_is_what_the_template_writes_for_the_live_turns(
     window = filled(engine, prompt_builder, TALK)
     window.remove([chunk.key for chunk in window.chunks if chunk.key.turn_id in asleep])
     window.remove([window.chunks[0].key])  # the first turn that is live has lost its opening
-    day = TurnAnnotation.said("", SAID)
+    day = TurnAnnotation.of_user_turn("", SAID)
     assert day is not None
     quoted = {
         turn: TurnAnnotation.quotation(SAID, role, chat="Pets") for turn, (role, _) in enumerate(TALK[:2])
     }
     origins = {"": {}, "day": {0: day, 2: day}, "quoted": quoted}[told]
-    prompt = prompt_builder.prompt(window, prompt_builder.system(system), origins)
+    prompt = prompt_builder.prompt(window, prompt_builder.system_prompt(system), origins)
     messages = [ChatMessage("system", system)] if system else []
     quotations = []
     for turn, role in window.turns:
@@ -121,14 +121,14 @@ def test_every_row_covers_all_live_tokens(
     engine.replies = ["one two three"]
     prompt_builder = PromptBuilder(engine)
     window = filled(engine, prompt_builder, TALK)
-    prompt = prompt_builder.prompt(window, prompt_builder.system("Be kind."), {})
+    prompt = prompt_builder.prompt(window, prompt_builder.system_prompt("Be kind."), {})
     capture = Capture(reading=reading, reading_surprisal=reading, raw=True)
     for step in engine.generate("w", prompt, Sampling(), capture):
         if isinstance(step, PrefillResult) and step.surprisal is not None:
             asked = sum(len(chunk) for chunk in window.chunks if chunk.key.turn_id == 2)
-            assert len(prompt.whole_surprisal(step.surprisal)) == asked
+            assert len(prompt.surprisal_of_live_tokens(step.surprisal)) == asked
         if isinstance(step, Step):
-            row = prompt.whole(step.row)
+            row = prompt.to_live_tokens(step.row)
             assert row is not None
             assert row.raw is not None
             assert row.raw.shape[-1] == len(row.tokens)
@@ -141,11 +141,11 @@ def test_what_is_trimmed_is_not_read_and_has_no_share(open_engine: Callable[[str
     engine = open_engine(TRIMS)
     prompt_builder = PromptBuilder(engine)
     window = filled(engine, prompt_builder, [(Role.USER, "\n\nhello\n\n")])
-    prompt = prompt_builder.prompt(window, prompt_builder.system(""), {})
+    prompt = prompt_builder.prompt(window, prompt_builder.system_prompt(""), {})
     read = [segment for segment in prompt.segments if segment.kind == "chunk"]
     assert [engine.pieces(segment.ids).text for segment in read] == ["hello"]
     assert prompt.read_from == read[0].labels[0] > 0
-    assert len(prompt.unread) == len(window) - sum(len(segment.ids) for segment in read)
+    assert len(prompt.dropped_at) == len(window) - sum(len(segment.ids) for segment in read)
 
 
 def test_a_turn_is_read_from_the_cache_when_another_one_sleeps(
@@ -154,7 +154,7 @@ def test_a_turn_is_read_from_the_cache_when_another_one_sleeps(
     engine = open_engine(CHATML)
     prompt_builder = PromptBuilder(engine)
     window = filled(engine, prompt_builder, TALK)
-    system = prompt_builder.system("Be kind.")
+    system = prompt_builder.system_prompt("Be kind.")
     labels = {
         label
         for segment in prompt_builder.prompt(window, system, {}).segments
@@ -175,7 +175,7 @@ def test_the_words_after_the_system_prompt_keep_their_labels_when_it_changes(
         engine = open_engine(template)
         prompt_builder = PromptBuilder(engine)
         window = filled(engine, prompt_builder, [(Role.USER, "Hello.")])
-        written = prompt_builder.prompt(window, prompt_builder.system(system), {})
+        written = prompt_builder.prompt(window, prompt_builder.system_prompt(system), {})
         of_system = [one for one in written.segments if one.kind == "system"]
         labels = np.concatenate([one.labels for one in of_system])
         assert len(np.unique(labels)) == len(labels)
@@ -192,8 +192,8 @@ def test_the_estimate_of_frames_is_what_the_prompt_takes(
         engine = open_engine(template)
         prompt_builder = PromptBuilder(engine)
         for text in ("", "Be kind."):
-            window, system = filled(engine, prompt_builder, TALK), prompt_builder.system(text)
-            window.system_tokens = len(system)
+            window, system = filled(engine, prompt_builder, TALK), prompt_builder.system_prompt(text)
+            window.system_tokens = system.tokens
             prompt = prompt_builder.prompt(window, system, {})
             generation = prompt_builder.frame_tokens()[Role.ASSISTANT]
             size = sum(len(segment.ids) for segment in prompt.segments)

@@ -67,13 +67,13 @@ def test_what_a_strategy_keeps_of_tokens_survives_sleep_and_restart(assembled: A
     window = weave.windows.create("one", settings={**SMALL, "strategy": "use_and_surprise"}).id
     list(weave.turns.steps(window, FACT))
     fact = ChunkKey(1, 0, Role.USER)
-    traces = weave.runtime.open_window(window).working_set.at(fact).traces
+    traces = weave.runtime.window_for_reading(window).working_set.at(fact).traces
     assert traces is not None
     assert traces[0].max() > 0
     weave.chunks.prune(window, fact)
     weave.chunks.resurrect(window, fact)
     again = assembled()
-    kept = again.runtime.open_window(window).working_set.at(fact).traces
+    kept = again.runtime.window_for_reading(window).working_set.at(fact).traces
     assert kept is not None
     np.testing.assert_array_equal(kept, traces)
     # Another strategy keeps nothing of the kind, and works with what is there; and back.

@@ -37,7 +37,7 @@ def said_in(weave, name, *, tags=(), texts=FACTS, **settings):
     tag(weave, window.id, *tags)
     for text in texts:
         list(weave.turns.steps(window.id, text))
-    weave.runtime.recall.settle(30)
+    weave.runtime.memory_search.settle(30)
     return window.id
 
 
@@ -192,3 +192,51 @@ def test_a_window_can_recall_from_windows_that_share_a_tag(weave):
     assert keys == list(preview.plan.keys)
     alone = weave.windows.create("Alone", settings={**SMALL, "memory_scope": "tags"}).id
     assert not weave.memory.preview(alone, QUESTION).plan.chunks
+
+
+def test_a_correction_is_resurrected_in_place_of_what_it_corrects(weave):
+    said_in(
+        weave,
+        "Work",
+        texts=("The weekly meeting is on Wednesday at noon.", "The weekly meeting is on Friday now."),
+    )
+    other = weave.windows.create("Other", settings=SMALL).id
+    list(weave.turns.steps(other, "When is the weekly meeting?"))
+    prompt = spoken_prompt(weave, other)
+    assert "Friday" in prompt
+    assert "Wednesday" not in prompt
+
+
+def test_a_correction_comes_along_with_what_is_resurrected_for_other_reasons(weave):
+    texts = (
+        "Bruno the baker sells rye bread with caraway, spelt rolls and poppy cake.",
+        "Bruno closed, the shop is now a bank.",
+    )
+    said_in(weave, "Town", texts=(*texts, *FACTS))
+    other = weave.windows.create("Other", settings=SMALL).id
+    list(weave.turns.steps(other, "Who sells rye bread with caraway and spelt rolls?"))
+    assert "now a bank" in spoken_prompt(weave, other)
+
+
+def test_what_do_you_remember_about_something_resurrects_what_was_said_about_it(weave):
+    said_in(weave, "Dogs")
+    other = weave.windows.create("Other", settings={**SMALL, "min_probability": 0.9}).id
+    turn = list(weave.turns.steps(other, "What do you remember about the greyhound?"))
+    assert woken(turn)
+    assert not woken(list(weave.turns.steps(other, "The greyhound has fleas.")))
+
+
+def test_only_a_question_about_an_own_fact_may_be_answered_with_not_knowing(weave):
+    window = weave.windows.create("Talk", settings=SMALL).id
+    note = "If I have not told you this"
+    for text in (
+        "What is the capital of Estonia?",
+        "My cat is called Mochi.",
+        "What should I cook for my sister?",
+    ):
+        list(weave.turns.steps(window, text))
+        assert note not in spoken_prompt(weave, window), text
+    list(weave.turns.steps(window, "How old is my wife?"))
+    assert note in spoken_prompt(weave, window)
+    said = [live.chunk for live in weave.runtime.store.live(window) if live.chunk.key.role is Role.USER]
+    assert not any(note in chunk.text for chunk in said)

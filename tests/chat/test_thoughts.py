@@ -121,7 +121,7 @@ def test_brightness_is_told_of_as_many_tokens_as_were_shown(assembled, way, monk
             break
         if (
             isinstance(event, events.BrightnessChanged)
-            and weave.runtime.open_window(window).working_set.reply
+            and weave.runtime.window_for_reading(window).working_set.reply
         ):
             assert heard <= len(event.brightness) <= heard + told + 1
 

@@ -460,7 +460,7 @@ def test_nothing_of_a_reply_elsewhere_is_told_among_the_events_of_an_own_turn(pa
     assert until(lambda: len(paced.shown()) == 20)
     followed = paced.other.turns.remote_replies._followed[paced.window]
     before = len(paced.told(TokenGenerated))
-    with paced.other.runtime.held_if_free(paced.window) as free:
+    with paced.other.runtime.try_lock(paced.window) as free:
         assert free
         paced.allowed = 40
         assert until(lambda: followed.count >= 40)
@@ -474,7 +474,7 @@ def test_who_speaks_while_something_is_told_is_not_refused(servers, monkeypatch)
     window = servers[0].windows.create("talk").id
 
     def tell() -> None:
-        with system.held_if_free(window):
+        with system.try_lock(window):
             inside.set()
             time.sleep(0.05)
 

@@ -4,8 +4,10 @@ import pytest
 
 from halo_weave.core.informativeness import (
     asks_about_the_past,
+    asks_for_own_fact,
     informative_share,
     is_first_person,
+    is_general_request,
     question_share,
     worth_recalling,
 )
@@ -200,3 +202,81 @@ def test_an_answer_that_would_spoil_others_is_not_worth_recalling(question, answ
 )
 def test_an_answer_that_tells_something_is_worth_recalling(question, answer):
     assert worth_recalling(answer, question)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "How do I list all open ports on Linux?",
+        "Can you write me a polite sentence?",
+        "What is the capital of Mongolia?",
+        "Can guinea pigs see colours?",
+        "are parrots able to live longer than dogs?",
+        "Why is the sky blue?",
+        "Write a haiku about the ocean.",
+        "Any tips for packing glasses?",
+        "Wie kann man Brot backen?",
+        "Qu'est-ce qu'un transistor ?",
+        "¿Qué es una célula?",
+        "Что такое транзистор?",
+    ],
+)
+def test_what_anybody_could_ask_is_a_general_request(text):
+    assert is_general_request(text)
+    assert not asks_for_own_fact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "When is Alba's birthday?",
+        "Can Lourdes taste the new croissants?",
+        "What did the movers ask for in total?",
+        "I moved to Lindau.",
+        "How do I get to my office?",
+        "Write a letter to my landlord.",
+    ],
+)
+def test_a_question_about_somebody_or_something_known_is_no_general_request(text):
+    assert not is_general_request(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What's the name of my cat?",
+        "How old is my wife?",
+        "When exactly are we moving?",
+        "Where did I park?",
+        "Thanks. And who has our spare key?",
+        "Wie heißt meine Katze?",
+        "Wo habe ich geparkt?",
+        "¿Cuándo es mi cita?",
+        "Comment s'appelle ma sœur ?",
+        "Как зовут мою кошку? Где моя машина?",
+    ],
+)
+def test_a_question_that_only_its_author_can_answer_asks_for_an_own_fact(text):
+    assert asks_for_own_fact(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What should I cook for my wife?",
+        "My cat is called Mochi.",
+        "What would be a good name for my cat?",
+        "How can I back up my files?",
+        "Remember where I parked.",
+        "What do you think of my plan?",
+        "Who wrote War and Peace?",
+    ],
+)
+def test_advice_statements_and_general_questions_do_not_ask_for_an_own_fact(text):
+    assert not asks_for_own_fact(text)
+
+
+def test_how_do_i_and_write_me_say_nothing_about_their_author():
+    assert not is_first_person("How do I reverse a list?")
+    assert not is_first_person("Can you write me a poem?")
+    assert is_first_person("How do I get to my office?")

@@ -125,7 +125,7 @@ def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
 ) -> None:
     heard, apart = {}, []
     monkeypatch.setattr(
-        PrefixContext, "read", lambda *a, read=PrefixContext.read: apart.append(a[3]) or read(*a)
+        PrefixContext, "compute", lambda *a, compute=PrefixContext.compute: apart.append(a[3]) or compute(*a)
     )
     for costs in (0, 10**12):
         monkeypatch.setattr("halo_weave.engines.llama.kv_cache.OPEN_COST", costs)
@@ -137,7 +137,7 @@ def test_a_chunk_that_is_read_apart_is_as_if_it_were_read_in_its_place(
             talk.add(Role.USER, "Go on.")
             heard[costs] = talk.hear(SIX, Capture())
             assert engine.mapping_errors == 0
-            sliding = engine.config.sliding
+            sliding = engine.config.sliding_window
     assert len(apart) == (0 if sliding else 2)
     mine, theirs = heard[0], heard[10**12]
     assert mine.read is not None

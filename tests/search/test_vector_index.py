@@ -122,5 +122,5 @@ def test_the_narrow_view_multiplies_alike_with_and_without_the_module_in_c():
     vector_index.native.products(codes, weights, found)
     assert np.array_equal(found, exact)
     for wrong in ((codes[:5], weights, found), (codes, weights[:5], found)):
-        with pytest.raises(ValueError, match="do not fit"):
+        with pytest.raises(ValueError, match="do not match"):
             vector_index.native.products(*wrong)

@@ -188,7 +188,7 @@ def test_another_embedder_takes_over_when_it_has_embedded_everything(tmp_path):
         window = weave.windows.create("Old")
         for i in range(20):
             list(weave.turns.steps(window.id, f"Sentence {i} of the old embedder."))
-        weave.runtime.recall.settle(30)
+        weave.runtime.memory_search.settle(30)
         now = weave.now()
         other = weave.runtime.store.begin_generation("another embedder", 8, now=now)
         wanted = weave.runtime.store.wanted(other.id, 1000)

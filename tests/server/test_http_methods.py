@@ -17,7 +17,7 @@ def looked_at(client, window):
 
 
 def test_no_get_writes(client, service, looked_at, monkeypatch):
-    service.weave.runtime.recall.settle(30)
+    service.weave.runtime.memory_search.settle(30)
     described = client.get("/api/openapi.json").json()["paths"]
     addresses = [path for path, about in described.items() if "get" in about and not path.endswith("/events")]
     assert len(addresses) > 15

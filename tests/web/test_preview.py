@@ -109,7 +109,7 @@ def test_what_fits_without_room_is_ticked_instead_of_what_would_have_come(house,
 
 def test_a_near_miss_is_shown_and_wakes_when_it_is_ticked(house, show, monkeypatch):
     window = asleep(house, "My cat is called Mochi.")
-    recall = house.service.weave.runtime.recall
+    recall = house.service.weave.runtime.memory_search
     search = recall.search
 
     def far(*asked, **more):

@@ -556,7 +556,7 @@ class NativeTools:
         return ToolCallSplitter(facts.tools, tools, header=prompt.strip().rpartition("\n")[2])
 
     def note_call(self, rest: str) -> None:
-        """Note that a call is complete; `rest` is the text after it in its last token."""
+        """Record that a call is complete; `rest` is the text after it in its last token."""
         self._after = rest.encode()
 
     @property

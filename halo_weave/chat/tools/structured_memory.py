@@ -148,7 +148,7 @@ class StructuredMemory:
         return _remembered(entry)
 
     def query(self, path: str, *, now: datetime | None) -> SavedEntry:
-        """One entry. With a time it counts as accessed then; None: it is only looked at."""
+        """One entry. With a time it counts as accessed then; None: the access is not recorded."""
         path = checked_path(path)
         entry = self._store.entry(path, now=now)
         if entry is None:
@@ -309,14 +309,14 @@ def _packed(chunk: SnapshotChunk) -> dict[str, Json]:
 def _remembered(entry: MemoryEntry) -> SavedEntry:
     chunks = tuple(
         SnapshotChunk(
-            None if one["key"] is None else ChunkKey.parse(one["key"]),
-            one["text"],
-            one["tokens"],
-            one["similarity"],
-            one.get("said"),
+            None if chunk["key"] is None else ChunkKey.parse(chunk["key"]),
+            chunk["text"],
+            chunk["tokens"],
+            chunk["similarity"],
+            chunk.get("said"),
         )
-        for one in entry.snapshot
-        if "key" in one
+        for chunk in entry.snapshot
+        if "key" in chunk
     )
     return SavedEntry(
         entry.path,
@@ -349,14 +349,14 @@ def _word_similarities(
         return sum(weights[word] for word in asked & words) / total
 
     kept = {
-        entry.path: [share(set(terms(one["text"]))) for one in entry.snapshot if "text" in one]
+        entry.path: [share(set(terms(chunk["text"]))) for chunk in entry.snapshot if "text" in chunk]
         for entry in entries
     }
     return {path: (share(words), kept[path]) for path, words in held.items()}
 
 
 def _words_of(entry: MemoryEntry) -> str:
-    kept = (one["text"] for one in entry.snapshot if "text" in one)
+    kept = (chunk["text"] for chunk in entry.snapshot if "text" in chunk)
     return " ".join([entry.path, _text_of(entry.content), *kept])
 
 

@@ -39,7 +39,7 @@ class CachedTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class _Move:
+class Move:
     """Shift the live tokens at places `start` to `stop` by `by` places to the right (to the left if negative)."""
 
     start: int
@@ -71,7 +71,7 @@ class CachePlan:
 
     kept: npt.NDArray[np.intp]  # indices of the live tokens that stay, in time order
     removed: npt.NDArray[np.intp]  # indices of the live tokens to remove
-    moves: tuple[_Move, ...]
+    moves: tuple[Move, ...]
     steps: tuple[Restore | Compute, ...]
     places: Places  # (prompt,), the place of each token
     compacted: bool  # gaps between places are closed, since places would exceed the limit
@@ -279,25 +279,25 @@ def _assign_places(preferred: npt.NDArray[np.int64], kept: npt.NDArray[np.bool_]
     A computed or borrowed token (-1) gets the place after its left neighbour. A restored token gets its old place if that is
     still free between its neighbours.
     """
-    ahead = np.full(len(preferred), np.iinfo(np.int64).max)  # the place of the next kept token
+    next_kept_place = np.full(len(preferred), np.iinfo(np.int64).max)  # the place of the next kept token
     following = np.iinfo(np.int64).max
     for i in range(len(preferred) - 1, -1, -1):
-        ahead[i] = following
+        next_kept_place[i] = following
         if kept[i]:
             following = preferred[i]
     places = np.empty(len(preferred), dtype=np.int64)
     last = -1
     for i, place in enumerate(preferred.tolist()):
-        free = place > last and (kept[i] or place < ahead[i])
+        free = place > last and (kept[i] or place < next_kept_place[i])
         last = place if free else last + 1
         places[i] = last
     return places
 
 
-def _moves(old: npt.NDArray[np.int64], new: npt.NDArray[np.int64]) -> Iterator[_Move]:
+def _moves(old: npt.NDArray[np.int64], new: npt.NDArray[np.int64]) -> Iterator[Move]:
     """Shifts in an order in which no token lands on another: to the right from the right, to the left from the left."""
     by = new - old
-    runs = [_Move(int(old[a]), int(old[b - 1]) + 1, int(by[a])) for a, b in contiguous_runs(by, 0) if by[a]]
+    runs = [Move(int(old[a]), int(old[b - 1]) + 1, int(by[a])) for a, b in contiguous_runs(by, 0) if by[a]]
     yield from (move for move in reversed(runs) if move.by > 0)
     yield from (move for move in runs if move.by < 0)
 

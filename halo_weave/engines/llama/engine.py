@@ -123,13 +123,13 @@ class LlamaEngine(Engine):
             self.config = ContextConfig(
                 threads=limits.threads or physical_cores(),
                 batch=batch,
-                limit=trained,
+                trained_context=trained,
                 cell_bytes=max(1, kv_bytes_per_token(header, limits.kv_type)),
                 buffer_bytes=LOGIT_BUFFERS * 4 * batch * self.model.size,
                 kv_type=limits.kv_type,
                 graveyard_bytes=limits.graveyard_bytes,
                 callback_in_c=has_c_callback() if in_c is None else in_c,
-                sliding=int(self.model.c.llama_model_n_swa(self.model.handle)),
+                sliding_window=int(self.model.c.llama_model_n_swa(self.model.handle)),
             )
             full = self.config.bytes(min(trained, limits.context) + SPARE_CELLS)
             self.memory_bytes = kv_cache_limit(full) if limits.memory_bytes is None else limits.memory_bytes
@@ -228,7 +228,7 @@ class LlamaEngine(Engine):
         max_computed: int | None = None,
         capture: Capture | None = None,
     ) -> None:
-        if self.info.abilities.ahead:
+        if self.info.abilities.prefetch:
             flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
             observation = Observation.of(flat, prompt.read_from, supported_capture(self.info, capture))
             work = self._prefetch(window, flat, room, mode, max_computed, observation)
@@ -441,7 +441,7 @@ class LlamaEngine(Engine):
                 [evicted_cells.tokens for evicted_cells in evicted],
                 prompt.labels,
                 prompt.ids,
-                limit=self.config.limit,
+                limit=self.config.trained_context,
                 reserve=min(room, SPARE_CELLS),
                 compute_from=observation.compute_from,
                 mode=mode,
@@ -474,7 +474,7 @@ class LlamaEngine(Engine):
                 observation.reset()
                 continue
             mapping_error = observation.mapping_errors or (
-                observation.last_row and cache.last_rows is not None and cache.row() is None
+                observation.last_row and cache.last_attention is not None and cache.row() is None
             )
             if not mapping_error:
                 break
@@ -516,7 +516,7 @@ class LlamaEngine(Engine):
                 reason = "abort"
                 break
             row = cache.row() if capture_row else None
-            if capture_row and row is None and cache.last_rows is not None:
+            if capture_row and row is None and cache.last_attention is not None:
                 self.mapping_errors += 1
                 cache.rebuild_reason = "attention did not match the cells"
             id = sampler.sample(cache.context)
@@ -548,7 +548,7 @@ class LlamaEngine(Engine):
         """Whether there is room for one more live token. Closes gaps between places if necessary."""
         if cache.count + 1 > self.info.context or not cache.cells.free:
             return False
-        if cache.next_place >= self.config.limit:
+        if cache.next_place >= self.config.trained_context:
             if not self.info.abilities.cuts or cache.next_place == cache.count:
                 return False
             cache.compact()
@@ -607,7 +607,7 @@ class LlamaEngine(Engine):
         quota = disk_quota(limits.cells) if limits.cells_bytes is None else limits.cells_bytes
         if quota <= 0:
             return None
-        facts = self.info.tokenizer, limits.kv_type, self.config.sliding
+        facts = self.info.tokenizer, limits.kv_type, self.config.sliding_window
         return CacheFiles(limits.cells, cache_key(self.model.path, self.model.library, *facts), quota)
 
     def _load_saved_cells(

@@ -1,13 +1,19 @@
 """The KV cache of one window: a llama_context, the live tokens in it, and the saved cells of pruned text. Executes cache plans.
 
-A cell holds the keys and values of one token. A place is the token's position within the llama_context (`llama_pos`), unlike
-its position in the memory, which is its label. A column is the index of a token's cell.
+| word | meaning |
+| --- | --- |
+| cell | the slot of one token's keys and values in the llama_context |
+| column | the index of a token's cell, and of the token's column in an attention row |
+| place | the token's position within the llama_context (`llama_pos`), which its keys are rotated by |
+| label | what identifies the token between prompts: for chunks its position in the memory, for other tokens a negative number |
+| id | the token's number in the model's vocabulary |
+| index | where the token is among the live tokens, or in the prompt |
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,6 +40,7 @@ from halo_weave.engines.llama.cache_plan import (
     CachedTokens,
     CachePlan,
     CellAllocator,
+    Move,
     Places,
     Restore,
     contiguous_runs,
@@ -48,7 +55,7 @@ class TokenBatch:
     """The arrays of a llama_batch, allocated once."""
 
     def __init__(self, size: int) -> None:
-        self.tokens, self.places, self.ones, self.sequences = (
+        self.tokens, self.places, self.sequence_counts, self.sequences = (
             np.ones(size, dtype=np.int32) for _ in range(4)
         )
         self.wants_logits = np.zeros(size, dtype=np.int8)
@@ -60,7 +67,7 @@ class TokenBatch:
             token=self.tokens.ctypes.data_as(integers),
             embd=None,
             pos=self.places.ctypes.data_as(integers),
-            n_seq_id=self.ones.ctypes.data_as(integers),
+            n_seq_id=self.sequence_counts.ctypes.data_as(integers),
             seq_id=self.sequence_lists,
             logits=self.wants_logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8)),
         )
@@ -84,6 +91,7 @@ ALL_PLACES = (-1, -1)  # all places of a sequence
 SAVED_RUN_TOKENS = (
     128  # about the most tokens saved together; to restore some of them, all of them are copied
 )
+CELL_GRANULARITY = 256  # llama.cpp rounds the number of cells up to a multiple of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +100,13 @@ class ContextConfig:
 
     threads: int
     batch: int  # tokens per decode; another window waits at most for one decode
-    limit: int  # context length the model was trained with
+    trained_context: int  # context length the model was trained with
     cell_bytes: int  # size of one token's keys and values
     buffer_bytes: int  # size of a context without its cells
     graveyard_bytes: int  # limit for the saved cells of pruned text
     callback_in_c: bool  # use the attention callback in C
     kv_type: KvType = "f16"
-    sliding: int = 0  # width of the model's sliding window in tokens; 0: it has none
+    sliding_window: int = 0  # width of the model's sliding window in tokens; 0: it has none
 
     def bytes(self, cells: int) -> int:
         """Memory of a context with this number of cells."""
@@ -117,10 +125,10 @@ class CellsRejected(EngineError):
     """llama.cpp could not restore saved keys and values to this cache."""
 
 
-def _is_unaffected(evicted_cells: SavedCells, erased: Sequence[ErasedSpan]) -> bool:
+def _is_unaffected(saved: SavedCells, erased: Sequence[ErasedSpan]) -> bool:
     """Whether none of these tokens was deleted or has attended to deleted text."""
-    latest = int(evicted_cells.latest.max())
-    return not overlaps_any(evicted_cells.tokens.labels, [span[:2] for span in erased]) and all(
+    latest = int(saved.latest.max())
+    return not overlaps_any(saved.tokens.labels, [span[:2] for span in erased]) and all(
         latest < span.first for span in erased if span.read
     )
 
@@ -131,7 +139,7 @@ def _length_before_unsent(labels: Positions) -> int:
 
 
 class KvCache:
-    """The keys and values of one window."""
+    """A llama_context with the live tokens of one window, and copies of the cells of tokens that were pruned from it."""
 
     def __init__(self, model: Model, config: ContextConfig, size: int, *, attention: bool) -> None:
         """`attention`: whether attention rows can be captured."""
@@ -142,15 +150,13 @@ class KvCache:
         self.evicted: list[SavedCells] = []  # cells of pruned text
         self.newly_evicted: list[SavedCells] = []  # those that have not been written to disk yet
         self.temporary = False  # its cells are never written to disk
-        self.prefetch_result: Observation | None = (
-            None  # what a prefetch captured of text that is not sent yet
-        )
+        self.prefetch_result: Observation | None = None  # captured by a prefetch of text that is not sent yet
         self.exp_buffer = np.empty(model.size, dtype=np.float32)
         self._open(size, attention=attention)
         self.reset()
 
     def _open(self, size: int, *, attention: bool) -> None:
-        size = -(-size // 256) * 256
+        size = -(-size // CELL_GRANULARITY) * CELL_GRANULARITY
         self.attention_capture = (
             AttentionCapture(
                 self.c,
@@ -163,15 +169,15 @@ class KvCache:
             if attention
             else None
         )
-        self.last_rows: Floats | None = None  # (queries, columns) of the last decode
-        self.last_raw: Floats | None = None  # (queries, pairs, columns)
+        self.last_attention: Floats | None = None  # (queries, columns) of the last decode
+        self.last_attention_by_head: Floats | None = None  # (queries, pairs, columns)
         self.context: int | None = self.model.context(
             n_ctx=size,
             n_batch=self.config.batch,
             n_ubatch=self.config.batch,
-            n_seq_max=3 if self.config.sliding else 2,
-            kv_unified=True,
-            swa_full=True,
+            n_seq_max=3 if self.config.sliding_window else 2,  # LIVE, SCRATCH, and HELD for a sliding window
+            kv_unified=True,  # so that sequences share cells
+            swa_full=True,  # a cell for each token in the layers with a sliding window, too
             flash_attn_type=bindings.FLASH_ATTENTION_OFF,
             type_k=bindings.TENSOR_TYPES[self.config.kv_type],
             type_v=bindings.TENSOR_TYPES[value_type(self.config.kv_type)],
@@ -192,15 +198,15 @@ class KvCache:
         """Remove all live tokens. The saved cells of pruned text stay."""
         self.c.llama_memory_clear(self.memory, False)
         self.cells = CellAllocator(len(self.cells))
-        room = len(self.cells)
+        capacity = len(self.cells)
         self.count = 0
-        self.labels = np.zeros(room, dtype=np.int64)
-        self.ids = np.zeros(room, dtype=np.int32)
-        self.places = np.zeros(room, dtype=np.int32)
-        self.columns = np.zeros(room, dtype=np.int32)  # index of each live token's cell
-        self.kinds = np.zeros(room, dtype=np.uint8)
-        self.latest = np.zeros(room, dtype=np.int64)  # the latest position that each token attended to
-        self.lendable = np.zeros(room, dtype=np.bool_)  # said and computed in this window
+        self.labels = np.zeros(capacity, dtype=np.int64)
+        self.ids = np.zeros(capacity, dtype=np.int32)
+        self.places = np.zeros(capacity, dtype=np.int32)
+        self.columns = np.zeros(capacity, dtype=np.int32)  # index of each live token's cell
+        self.kinds = np.zeros(capacity, dtype=np.uint8)
+        self.latest = np.zeros(capacity, dtype=np.int64)  # the latest position that each token attended to
+        self.lendable = np.zeros(capacity, dtype=np.bool_)  # said and computed in this window
         # Keys of the other windows whose cells were copied here, so that live tokens may have attended to them.
         self.lenders: set[str] = set()
         self.owner: str | None = None  # the owner of the window, if it is a window of this server's store
@@ -213,12 +219,12 @@ class KvCache:
 
     def resize(self, size: int, *, attention: bool) -> None:
         """Replace the context by one with more cells, or with attention capture, and copy the live tokens over."""
-        kept, rebuild_reason = self.snapshot(), self.rebuild_reason
+        saved, rebuild_reason = self.snapshot(), self.rebuild_reason
         old, self.context = self.context, None
         self.c.llama_free(old)
         self._open(size, attention=attention)
         self.reset()
-        self.load_saved(kept)
+        self.load_saved(saved)
         self.rebuild_reason = rebuild_reason
 
     def snapshot(self, first: int = NEVER, *, start: int = 0) -> SavedWindow:
@@ -244,22 +250,22 @@ class KvCache:
         ):
             return []
         lenders = frozenset({window, *self.lenders})
-        now = slice(0, self.count)
-        shared = np.flatnonzero(
-            self.lendable[now] & prompt.contains(self.labels[now], self.ids[now], missing)
+        live = slice(0, self.count)
+        lendable_index = np.flatnonzero(
+            self.lendable[live] & prompt.contains(self.labels[live], self.ids[live], missing)
         )
         lent = [
             self._copy_tokens(run[piece]).as_borrowed(lenders, np.ones(piece.stop - piece.start, np.bool_))
-            for run in self._contiguous_runs(shared)
+            for run in self._contiguous_runs(lendable_index)
             for piece in split_runs(self.labels[run], SAVED_RUN_TOKENS)
             if len(run) >= MIN_BORROWED_TOKENS
         ]
         for cells in self.evicted:
             tokens = cells.tokens
             if cells.owner == prompt.owner and not tokens.borrowed and prompt.is_consistent_with(tokens):
-                these = cells.lendable & prompt.contains(tokens.labels, tokens.ids, missing)
-                if these.any():
-                    lent.append(cells.as_borrowed(cells.lenders | {window}, these))
+                wanted = cells.lendable & prompt.contains(tokens.labels, tokens.ids, missing)
+                if wanted.any():
+                    lent.append(cells.as_borrowed(cells.lenders | {window}, wanted))
         return lent
 
     def borrowed_from(self, windows: Collection[str]) -> bool:
@@ -271,14 +277,14 @@ class KvCache:
     def load_saved(self, saved: SavedWindow) -> None:
         """Append saved tokens to the live ones. Their kinds are set when the next plan is executed."""
         for part in saved.parts:
-            now = slice(self.count, self.count + len(part.tokens))
-            self.columns[now] = self._restore_cells(part, 0, part.tokens.places)
-            self.labels[now], self.ids[now] = part.tokens.labels, part.tokens.ids
-            self.places[now] = part.tokens.places
-            self.latest[now], self.lendable[now] = part.latest, part.lendable
+            appended = slice(self.count, self.count + len(part.tokens))
+            self.columns[appended] = self._restore_cells(part, 0, part.tokens.places)
+            self.labels[appended], self.ids[appended] = part.tokens.labels, part.tokens.ids
+            self.places[appended] = part.tokens.places
+            self.latest[appended], self.lendable[appended] = part.latest, part.lendable
             self.lenders |= part.lenders
             self.owner = part.owner
-            self.count = now.stop
+            self.count = appended.stop
         self.exact_prefix = min(saved.exact_prefix, self.count)
 
     @property
@@ -288,7 +294,7 @@ class KvCache:
     @property
     def evicted_bytes(self) -> int:
         """Memory of the saved cells of pruned text."""
-        return sum(evicted_cells.state.nbytes for evicted_cells in self.evicted)
+        return sum(saved.state.nbytes for saved in self.evicted)
 
     def drop_oldest(self, size: int) -> int:
         """Drop the oldest saved cells of pruned text until `size` bytes are freed. Returns the number of freed bytes."""
@@ -299,8 +305,8 @@ class KvCache:
 
     @property
     def live(self) -> CachedTokens:
-        now = slice(0, self.count)
-        return CachedTokens(self.labels[now].copy(), self.ids[now].copy(), self.places[now].copy())
+        live = slice(0, self.count)
+        return CachedTokens(self.labels[live].copy(), self.ids[live].copy(), self.places[live].copy())
 
     def common_prefix_length(self, prompt: FlatPrompt) -> int:
         """The number of first tokens that the prompt and the live tokens have in common."""
@@ -311,12 +317,8 @@ class KvCache:
     def erase(self, erased: Sequence[ErasedSpan]) -> None:
         """Drop saved cells of deleted tokens and of tokens that have attended to them. Live ones: see `drop_erased`."""
         self.erased += erased
-        self.evicted = [
-            evicted_cells for evicted_cells in self.evicted if _is_unaffected(evicted_cells, erased)
-        ]
-        self.newly_evicted = [
-            evicted_cells for evicted_cells in self.newly_evicted if _is_unaffected(evicted_cells, erased)
-        ]
+        self.evicted = [saved for saved in self.evicted if _is_unaffected(saved, erased)]
+        self.newly_evicted = [saved for saved in self.newly_evicted if _is_unaffected(saved, erased)]
 
     def drop_erased(self, prompt: FlatPrompt | None = None) -> None:
         """Remove live tokens that were deleted or have attended to deleted tokens, without saving their cells.
@@ -345,11 +347,10 @@ class KvCache:
         """The saved cells that fit. To restore some tokens of a saved run, all its tokens need free cells for a moment."""
         spare = len(self.cells) - len(prompt)
         return [
-            evicted_cells
-            for evicted_cells in self.evicted
-            if len(evicted_cells.tokens) <= spare
-            or len(evicted_cells.tokens) - int(np.isin(evicted_cells.tokens.labels, prompt.labels).sum())
-            <= spare
+            saved
+            for saved in self.evicted
+            if len(saved.tokens) <= spare
+            or len(saved.tokens) - int(np.isin(saved.tokens.labels, prompt.labels).sum()) <= spare
         ]
 
     def _save(self, sequence: int) -> npt.NDArray[np.uint8]:
@@ -388,79 +389,64 @@ class KvCache:
         """
         self.rebuild_reason = "it was interrupted while cells were removed"
         self.executing_plan = True
-        known = np.full(len(prompt), -1, np.int64)
-        kept = np.ones(len(prompt), dtype=np.bool_)
-        lendable = prompt.lendable.copy()
-        for step in plan.steps:
-            kept[step.start : step.stop] = False
-            if isinstance(step, Restore):
-                target, source = slice(step.start, step.stop), evicted[step.run]
-                origin = slice(step.at, step.at + step.stop - step.start)
-                known[target], lendable[target] = source.latest[origin], source.lendable[origin]
-                self.lenders |= source.lenders
-        known[kept], lendable[kept] = self.latest[plan.kept], self.lendable[plan.kept]
-        latest = latest_visible_positions(prompt.labels, prompt.kinds, known)
+        is_kept, latest, lendable = self._inherit(plan, evicted, prompt)
         self._remove(plan.removed, keep=keep_evicted)
-        for move in plan.moves:
-            self.c.llama_memory_seq_add(self.memory, LIVE, move.start, move.stop, move.by)
-            self.cells.rewind()
-            self.shift_pending = True
+        self._move(plan.moves)
         self.rebuild_reason = ""
-        present = kept
+        is_live = is_kept.copy()
         columns = np.zeros(len(prompt), dtype=np.int32)
-        columns[present] = self.columns[plan.kept]
-        new_places = np.flatnonzero(present)[self.places[plan.kept] != plan.places[present]]
-        moved = int(
-            new_places.min(initial=NEVER)
-        )  # the keys from this index on are shifted by the next decode
-        unchanged = int(np.argmin(np.append(plan.kept == np.arange(len(plan.kept)), False)))
-        head = int(np.argmin(np.append(present, False)))
-        self.exact_prefix = min(self.exact_prefix, unchanged, head)
-        only_tail = len(plan.steps) == 1 and head == self.exact_prefix
-        pending = slice(0)  # tokens of a gap that are computed but not live yet
+        columns[is_kept] = self.columns[plan.kept]
+        shifted = np.flatnonzero(is_kept)[self.places[plan.kept] != plan.places[is_kept]]
+        first_shifted = int(
+            shifted.min(initial=NEVER)
+        )  # keys from this index on are shifted by the next decode
+        same_index = int(np.argmin(np.append(plan.kept == np.arange(len(plan.kept)), False)))
+        kept_prefix = int(np.argmin(np.append(is_kept, False)))
+        self.exact_prefix = min(self.exact_prefix, same_index, kept_prefix)
+        stays_exact = len(plan.steps) == 1 and kept_prefix == self.exact_prefix  # only the end is computed
+        uncommitted = slice(0)  # tokens of a gap that are computed but not live yet
         try:
             for step in plan.steps:
-                places = plan.places[step.start : step.stop]
+                target = slice(step.start, step.stop)
+                places = plan.places[target]
                 if isinstance(step, Restore):
-                    if int(places[0]) != int(evicted[step.run].tokens.places[step.at]):
-                        moved = min(moved, step.start)
-                    columns[step.start : step.stop] = self._restore_cells(evicted[step.run], step.at, places)
-                    present[step.start : step.stop] = True
+                    saved = evicted[step.run]
+                    if int(places[0]) != int(saved.tokens.places[step.at]):
+                        first_shifted = min(first_shifted, step.start)
+                    columns[target] = self._restore_cells(saved, step.at, places)
+                    is_live[target] = True
                     continue
-                tail = step.stop == len(prompt)
-                unobserved = step.stop <= observation.compute_from and not tail
+                is_tail = step.stop == len(prompt)
+                unobserved = step.stop <= observation.compute_from and not is_tail
                 if prefix_context and unobserved and prefix_context.is_worthwhile(step.start, step.stop):
-                    if step.start > moved:
+                    if step.start > first_shifted:
                         self._shift()
-                        moved = NEVER
+                        first_shifted = NEVER
                     tokens = CachedTokens(prompt.labels, prompt.ids, plan.places)
-                    evicted_cells = yield from prefix_context.read(
-                        tokens, columns, step.start, step.stop, batch
-                    )
-                    columns[step.start : step.stop] = self._restore_cells(evicted_cells, 0, places)
-                    present[step.start : step.stop] = True
+                    saved = yield from prefix_context.compute(tokens, columns, step.start, step.stop, batch)
+                    columns[target] = self._restore_cells(saved, 0, places)
+                    is_live[target] = True
                     continue
-                if not tail and step.start:
+                if not is_tail and step.start:  # share the cells before the gap
                     self.c.llama_memory_seq_cp(self.memory, LIVE, SCRATCH, 0, int(places[0]))
                 for start in range(step.start, step.stop, batch):
                     stop = min(step.stop, start + batch)
-                    self._compute(
-                        start, stop, LIVE if tail else SCRATCH, plan.places, columns, prompt, observation
-                    )
-                    present[start:stop], moved = tail, NEVER
-                    pending = slice(stop if tail else step.start, stop)
+                    sequence = LIVE if is_tail else SCRATCH
+                    self._compute(start, stop, sequence, plan.places, columns, prompt, observation)
+                    is_live[start:stop], first_shifted = is_tail, NEVER
+                    uncommitted = slice(stop if is_tail else step.start, stop)
                     yield
-                if not tail:
+                if not is_tail:
                     first, last = int(places[0]), int(places[-1]) + 1
                     self.c.llama_memory_seq_cp(self.memory, SCRATCH, LIVE, first, last)
                     self.c.llama_memory_seq_rm(self.memory, SCRATCH, *ALL_PLACES)
-                    present[step.start : step.stop] = True
-                pending = slice(0)
+                    is_live[target] = True
+                uncommitted = slice(0)
         finally:
             self.c.llama_memory_seq_rm(self.memory, SCRATCH, *ALL_PLACES)
-            self._discard_cells(columns[pending], plan.places[pending])
-            self.count = int(present.sum())
-            for own, new in (
+            self._discard_cells(columns[uncommitted], plan.places[uncommitted])
+            self.count = int(is_live.sum())
+            for live_values, prompt_values in (
                 (self.labels, prompt.labels),
                 (self.ids, prompt.ids),
                 (self.places, plan.places),
@@ -469,43 +455,63 @@ class KvCache:
                 (self.latest, latest),
                 (self.lendable, lendable & (latest < NEVER)),
             ):
-                own[: self.count] = new[present]
+                live_values[: self.count] = prompt_values[is_live]
             self.executing_plan, self.owner = False, prompt.owner
-            if (
-                self.shift_pending and not self.rebuild_reason and self.cells.free
-            ):  # stopped before the next decode
-                self._shift()
-        if only_tail:
+            if self.shift_pending and not self.rebuild_reason and self.cells.free:
+                self._shift()  # execution was stopped before the next decode
+        if stays_exact:
             self.exact_prefix = self.count
         live = set(zip(prompt.labels.tolist(), prompt.ids.tolist(), strict=True))
-        self.evicted = [
-            evicted_cells for evicted_cells in self.evicted if not live.issuperset(evicted_cells.tokens)
-        ]
+        self.evicted = [saved for saved in self.evicted if not live.issuperset(saved.tokens)]
+
+    def _inherit(
+        self, plan: CachePlan, evicted: list[SavedCells], prompt: FlatPrompt
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """For each token of the prompt: whether it is kept, the latest position that it attended to, and whether its cell may
+        be lent. Kept and restored tokens have the latter two from their cells."""
+        is_kept = np.ones(len(prompt), dtype=np.bool_)
+        latest_of_reused = np.full(len(prompt), -1, np.int64)
+        lendable = prompt.lendable.copy()
+        for step in plan.steps:
+            target = slice(step.start, step.stop)
+            is_kept[target] = False
+            if isinstance(step, Restore):
+                saved, source = evicted[step.run], slice(step.at, step.at + step.stop - step.start)
+                latest_of_reused[target], lendable[target] = saved.latest[source], saved.lendable[source]
+                self.lenders |= saved.lenders
+        latest_of_reused[is_kept], lendable[is_kept] = self.latest[plan.kept], self.lendable[plan.kept]
+        return is_kept, latest_visible_positions(prompt.labels, prompt.kinds, latest_of_reused), lendable
+
+    def _move(self, moves: Iterable[Move]) -> None:
+        """Give live tokens new places. llama.cpp shifts their keys in the next decode."""
+        for move in moves:
+            self.c.llama_memory_seq_add(self.memory, LIVE, move.start, move.stop, move.by)
+            self.cells.rewind()
+            self.shift_pending = True
 
     def _remove(self, index: npt.NDArray[np.intp], *, keep: bool) -> None:
         """Remove live tokens. `keep`: save their cells while there is room."""
-        room = self.config.graveyard_bytes // self.config.cell_bytes  # tokens
+        free_tokens = self.config.graveyard_bytes // self.config.cell_bytes  # tokens
         stale = self._stale_from()
         for run in self._contiguous_runs(index):
             first, last = int(self.places[run[0]]), int(self.places[run[-1]]) + 1
             sent = run[: _length_before_unsent(self.labels[run])]
-            identifiable = bool(
-                (self.labels[sent] > ANONYMOUS_LABELS).any()
-            )  # a frame is restored only together with its turn
+            # A frame alone is never restored.
+            identifiable = bool((self.labels[sent] > ANONYMOUS_LABELS).any())
             for piece in split_runs(self.labels[sent], SAVED_RUN_TOKENS) if keep and identifiable else ():
-                reusable = bool((self.latest[sent[piece]] < stale).all()) or stale == NEVER
-                if reusable and len(sent[piece]) <= room:
+                never_saw_deleted = bool((self.latest[sent[piece]] < stale).all()) or stale == NEVER
+                if never_saw_deleted and len(sent[piece]) <= free_tokens:
                     self.evicted.append(self._copy_tokens(sent[piece]))
                     self.newly_evicted.append(self.evicted[-1])
-                    room -= len(sent[piece])
-            for sequence in (LIVE, HELD) if self.config.sliding else (LIVE,):
+                    free_tokens -= len(sent[piece])
+            for sequence in (LIVE, HELD) if self.config.sliding_window else (LIVE,):
                 self.c.llama_memory_seq_rm(self.memory, sequence, first, last)
             self.cells.release(self.columns[run])
         self.drop_oldest(self.evicted_bytes - self.config.graveyard_bytes)
 
     def _discard_cells(self, cells: npt.NDArray[np.int32], places: Places) -> None:
         """Free the cells of tokens that were computed but did not become live, since execution was stopped."""
-        if len(cells) and self.config.sliding:
+        if len(cells) and self.config.sliding_window:
             self.c.llama_memory_seq_rm(self.memory, HELD, int(places[0]), int(places[-1]) + 1)
         self.cells.release(cells)
 
@@ -519,7 +525,7 @@ class KvCache:
         """Runs of adjacent live tokens. With a sliding window, llama.cpp saves at most its width at once."""
         for start, stop in contiguous_runs(index):
             while start < stop:
-                reach = int(self.places[index[start]]) + (self.config.sliding or NEVER)
+                reach = int(self.places[index[start]]) + (self.config.sliding_window or NEVER)
                 end = start + int(np.searchsorted(self.places[index[start:stop]], reach))
                 yield index[start:end]
                 start = end
@@ -547,30 +553,32 @@ class KvCache:
 
     def _hold(self, sequence: int, first: int, last: int) -> None:
         """Keep llama.cpp from freeing cells that have left the sliding window: a second sequence refers to them, too."""
-        if self.config.sliding:
+        if self.config.sliding_window:
             self.c.llama_memory_seq_cp(self.memory, sequence, HELD, first, last)
 
-    def _restore_cells(self, evicted_cells: SavedCells, at: int, places: Places) -> npt.NDArray[np.int32]:
-        """Restore `len(places)` saved tokens, from index `at` on, to `places`. Returns their cells."""
-        stop = at + len(places)
-        self._load(evicted_cells.state, SCRATCH)
-        cells = np.empty(len(evicted_cells.tokens), dtype=np.int32)
-        cells[evicted_cells.order] = self.cells.allocate(len(evicted_cells.tokens))
-        old = evicted_cells.tokens.places
-        for unwanted in (slice(0, at), slice(stop, len(old))):
-            if len(old[unwanted]):
-                first, last = int(old[unwanted][0]), int(old[unwanted][-1]) + 1
+    def _restore_cells(self, saved: SavedCells, first_token: int, places: Places) -> npt.NDArray[np.int32]:
+        """Restore `len(places)` saved tokens, from index `first_token` on, to `places`. Returns their cells."""
+        stop = first_token + len(places)
+        self._load(saved.state, SCRATCH)
+        cells = np.empty(len(saved.tokens), dtype=np.int32)
+        cells[saved.order] = self.cells.allocate(len(saved.tokens))
+        saved_places = saved.tokens.places
+        for unwanted in (slice(0, first_token), slice(stop, len(saved_places))):
+            if len(saved_places[unwanted]):
+                first, last = int(saved_places[unwanted][0]), int(saved_places[unwanted][-1]) + 1
                 self.c.llama_memory_seq_rm(self.memory, SCRATCH, first, last)
                 self.cells.release(cells[unwanted])
-        by = int(places[0]) - int(old[at])
+        by = int(places[0]) - int(saved_places[first_token])
         if by:
-            self.c.llama_memory_seq_add(self.memory, SCRATCH, int(old[at]), int(old[stop - 1]) + 1, by)
+            self.c.llama_memory_seq_add(
+                self.memory, SCRATCH, int(saved_places[first_token]), int(saved_places[stop - 1]) + 1, by
+            )
             self.cells.rewind()
             self.shift_pending = True
         self.c.llama_memory_seq_cp(self.memory, SCRATCH, LIVE, *ALL_PLACES)
         self._hold(SCRATCH, *ALL_PLACES)
         self.c.llama_memory_seq_rm(self.memory, SCRATCH, *ALL_PLACES)
-        return cells[at:stop]
+        return cells[first_token:stop]
 
     def _compute(
         self,
@@ -584,40 +592,39 @@ class KvCache:
     ) -> None:
         """Run tokens `start` to `stop` of the prompt through the model, and record their attention and surprisal."""
         if start == observation.surprisal_from == 0 and prompt.kinds[0] == CHUNK:
-            observation.surprisal.append(
-                float(np.log(self.model.size))
-            )  # nothing predicts the first token of all
+            # Nothing predicts the first token: all are equally likely.
+            observation.surprisal.append(float(np.log(self.model.size)))
         following = np.arange(start + 1, stop + 1)
-        predicted = (following >= observation.surprisal_from) & (following < len(prompt))
-        predicted[predicted] = prompt.kinds[following[predicted]] == CHUNK
-        logits = predicted.copy()
+        surprisal_wanted = (following >= observation.surprisal_from) & (following < len(prompt))
+        surprisal_wanted[surprisal_wanted] = prompt.kinds[following[surprisal_wanted]] == CHUNK
+        logits = surprisal_wanted.copy()
         logits[-1] |= stop == len(prompt)
-        queries = max(0, stop - max(start, observation.rows_from))
+        rows_wanted = max(0, stop - max(start, observation.rows_from))
         if stop == len(prompt) and observation.last_row:
-            queries = max(queries, 1)
+            rows_wanted = max(rows_wanted, 1)
         columns[start:stop] = self.decode(
-            prompt.ids[start:stop], places[start:stop], sequence, logits, queries
+            prompt.ids[start:stop], places[start:stop], sequence, logits, rows_wanted
         )
-        for i in range(max(start, observation.rows_from), stop) if self.last_rows is not None else ():
+        for i in range(max(start, observation.rows_from), stop) if self.last_attention is not None else ():
             if prompt.kinds[i] == CHUNK:
                 row = self._row(i - stop, columns[: i + 1], prompt.kinds[: i + 1])
                 if row is None:
                     observation.mapping_errors += 1
                 else:
                     observation.rows.append(row)
-        for i in np.flatnonzero(predicted).tolist():
+        for i in np.flatnonzero(surprisal_wanted).tolist():
             observation.surprisal.append(self.surprisal(i, int(prompt.ids[start + i + 1])))
 
     def decode(
         self, ids: Ids, places: Places, sequence: int, logits: npt.NDArray[np.bool_], queries: int
     ) -> npt.NDArray[np.int32]:
-        """Run tokens through the model. Returns their cells; `last_rows` has the attention of the last `queries` tokens."""
+        """Run tokens through the model. Returns their cells; `last_attention` has the attention of the last `queries` tokens."""
         cells = self.cells.allocate(len(ids))
         if self.attention_capture:
             self.attention_capture.open(len(ids), queries)
         result = self.c.llama_decode(self.context, self.batch.fill(ids, places, sequence, logits))
         if self.attention_capture:
-            self.last_rows, self.last_raw = self.attention_capture.close()
+            self.last_attention, self.last_attention_by_head = self.attention_capture.close()
         if result:
             self.rebuild_reason = "a decode failed"
             raise EngineError(
@@ -631,29 +638,33 @@ class KvCache:
 
     def extend(self, tokens: CachedTokens) -> None:
         """Compute these tokens after the live ones, without capturing anything."""
-        now = slice(self.count, self.count + len(tokens))
-        self.columns[now] = self.decode(
+        appended = slice(self.count, self.count + len(tokens))
+        self.columns[appended] = self.decode(
             tokens.ids, tokens.places, LIVE, np.zeros(len(tokens), np.bool_), queries=0
         )
-        self.labels[now], self.ids[now], self.places[now] = tokens.labels, tokens.ids, tokens.places
-        self.count = now.stop
+        self.labels[appended], self.ids[appended], self.places[appended] = (
+            tokens.labels,
+            tokens.ids,
+            tokens.places,
+        )
+        self.count = appended.stop
 
-    def append(self, label: int, id: int, *, capture_row: bool) -> None:
+    def append(self, label: int, token_id: int, *, capture_row: bool) -> None:
         """Compute a generated token, which becomes the last live one."""
-        at = self.count
-        place = int(self.places[at - 1]) + 1
+        index = self.count
+        place = int(self.places[index - 1]) + 1
         (cell,) = self.decode(
-            np.array([id], np.int32),
+            np.array([token_id], np.int32),
             np.array([place], np.int32),
             LIVE,
             np.ones(1, np.bool_),
             int(capture_row),
         )
-        self.labels[at], self.ids[at], self.places[at] = label, id, place
-        self.columns[at], self.kinds[at] = cell, CHUNK
-        self.latest[at] = max(label, int(self.latest[:at].max()))
-        self.lendable[at] = self.owner is not None and label >= 0 and self.latest[at] < NEVER
-        if self.exact_prefix == at:
+        self.labels[index], self.ids[index], self.places[index] = label, token_id, place
+        self.columns[index], self.kinds[index] = cell, CHUNK
+        self.latest[index] = max(label, int(self.latest[:index].max()))
+        self.lendable[index] = self.owner is not None and label >= 0 and self.latest[index] < NEVER
+        if self.exact_prefix == index:
             self.exact_prefix += 1
         self.count += 1
 
@@ -676,25 +687,25 @@ class KvCache:
     def next_place(self) -> int:
         return int(self.places[self.count - 1]) + 1
 
-    def surprisal(self, index: int, id: int) -> float:
+    def surprisal(self, index: int, token_id: int) -> float:
         """Negative log-probability of a token under the model's own distribution, in nats."""
         logits = self.model.logits(self.context, index)
         peak = logits.max()
         np.subtract(logits, peak, out=self.exp_buffer)
         np.exp(self.exp_buffer, out=self.exp_buffer)
-        return float(peak + np.log(self.exp_buffer.sum()) - logits[id])
+        return float(peak + np.log(self.exp_buffer.sum()) - logits[token_id])
 
     def row(self) -> AttentionRow | None:
         """The attention of the last token over all live tokens; None if it does not match their cells."""
-        now = slice(0, self.count)
-        return self._row(-1, self.columns[now], self.kinds[now])
+        live = slice(0, self.count)
+        return self._row(-1, self.columns[live], self.kinds[live])
 
     def _row(self, query: int, columns: npt.NDArray[np.int32], kinds: Kinds) -> AttentionRow | None:
         """The attention of one token of the last decode. `query`: its index, counted from the end."""
-        if self.last_rows is None:
+        if self.last_attention is None:
             return None
-        raw = None if self.last_raw is None else self.last_raw[query]
-        return attention_row(self.last_rows[query], columns, kinds, raw)
+        raw = None if self.last_attention_by_head is None else self.last_attention_by_head[query]
+        return attention_row(self.last_attention[query], columns, kinds, raw)
 
 
 # The cost of copying one token and of creating a context, as a number of cells attended to (2.5 us each on one core,
@@ -720,13 +731,15 @@ class PrefixContext:
     def is_worthwhile(self, start: int, stop: int) -> bool:
         """Whether computing tokens `start` to `stop` here is faster than in the main context."""
         main = self._main_cache
-        if main.config.sliding or not start:
+        if main.config.sliding_window or not start:
             return False
-        saved = (stop - start) * (len(main.cells) - main.cells.free - start)
+        avoided_work = (stop - start) * (len(main.cells) - main.cells.free - start)
         present = self._prefix_cache.count if self._prefix_cache else 0
-        return saved > COPY_COST * (start - present + stop - start) + (0 if self._prefix_cache else OPEN_COST)
+        return avoided_work > COPY_COST * (start - present + stop - start) + (
+            0 if self._prefix_cache else OPEN_COST
+        )
 
-    def read(
+    def compute(
         self, tokens: CachedTokens, columns: npt.NDArray[np.int32], start: int, stop: int, batch: int
     ) -> Generator[None, None, SavedCells]:
         """Compute tokens `start` to `stop`; those before them are in the main context, in the cells `columns`.

@@ -41,11 +41,11 @@ def probe_cache(model: Model, config: ContextConfig) -> CacheTraits:
         bindings.ROPE_NEOX,
     ):
         return CacheTraits(cuts=False)
-    with contextlib.closing(KvCache(model, config, 256, attention=bool(config.sliding))) as cache:
+    with contextlib.closing(KvCache(model, config, 256, attention=bool(config.sliding_window))) as cache:
         if not c.llama_memory_can_shift(cache.memory):
             return CacheTraits(cuts=False)
         return CacheTraits(
-            cuts=True, wide_layers=_wide_layers(cache, config.sliding) if config.sliding else ()
+            cuts=True, wide_layers=_wide_layers(cache, config.sliding_window) if config.sliding_window else ()
         )
 
 
@@ -60,9 +60,9 @@ def _wide_layers(cache: KvCache, sliding: int) -> tuple[int, ...]:
     cache.cells.rewind()
     attention_capture.choose(Capture(raw=True))
     cache.decode(ids, np.array([PROBE_TOKENS + sliding], np.int32), LIVE, np.ones(1, np.bool_), 1)
-    if cache.last_raw is None:
+    if cache.last_attention_by_head is None:
         return ()
-    attention = cache.last_raw[-1, :, : PROBE_TOKENS // 2].reshape(layers, heads, -1)
+    attention = cache.last_attention_by_head[-1, :, : PROBE_TOKENS // 2].reshape(layers, heads, -1)
     return tuple(np.flatnonzero((attention > 0).any(axis=(1, 2))).tolist())
 
 
@@ -91,7 +91,7 @@ def model_info_of(
         template_words=template.words,
         adds_bos=template.adds_bos,
         abilities=Capabilities(
-            attention=not c.llama_model_is_recurrent(model.handle), cuts=traits.cuts, ahead=traits.cuts
+            attention=not c.llama_model_is_recurrent(model.handle), cuts=traits.cuts, prefetch=traits.cuts
         ),
         wide_layers=traits.wide_layers,
         file=str(model.path),

@@ -195,7 +195,7 @@ def routes(service: Service) -> APIRouter:
         """`exclude`, `include`, `make_room`: as in the `recall` of a message."""
         choice = requests.RecallChoice(exclude=exclude, include=include, make_room=make_room)
         overrides = requests.recall_overrides_of(choice)
-        return views.RecallPreview.of(service.weave.memory.preview(window_id, q, overrides, ahead=True))
+        return views.RecallPreview.of(service.weave.memory.preview(window_id, q, overrides, prefetch=True))
 
     @router.get(
         "/{window_id}/timeline",

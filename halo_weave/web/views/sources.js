@@ -6,6 +6,7 @@ import { fitButton } from "./fit.js";
 import { Prose } from "./prose.js";
 
 const USED = 0.05;
+const USED_LIVE = 0.15; // of what was live anyway: a reply always takes a little from the messages right before it
 const MOST = 600; // characters of a memory
 const UNKNOWN = "Still learning this model. Sources appear under later replies.";
 
@@ -21,12 +22,12 @@ export class SourcesView {
   /** @param {Turn} turn */
   show({ sources, turn_id }) {
     const { live, unattributed } = this.app.store;
-    const unknown = unattributed.has(turn_id);
+    const unknown = unattributed.has(turn_id) && turn_id === this.app.store.newestReply;
     const shown = JSON.stringify([unknown, sources, sources?.map((one) => Boolean(live?.find(one.key)))]);
     if (shown === this.#shown) return;
     this.#shown = shown;
     if (!sources) fill(this.node, unknown ? h("p", { class: "quiet", text: UNKNOWN }) : null);
-    else if (!sources.some(({ share }) => share === null || share >= USED)) fill(this.node); // nothing was used
+    else if (!sources.some(({ share }) => share === null) && !remembered(sources).length) fill(this.node);
     else {
       const open = this.node.querySelector("details")?.open;
       const items = sources.map((one) => this.#item(one, turn_id));
@@ -69,12 +70,17 @@ export class SourcesView {
   }
 }
 
+/** Those that are worth a word. @param {Source[]} sources */
+function remembered(sources) {
+  return sources.filter(({ share, resurrected }) => (share ?? 0) >= (resurrected ? USED : USED_LIVE));
+}
+
 /** @param {Source[]} sources */
 function summary(sources) {
   if (sources.some((one) => one.share === null)) {
     return `Woke ${counted(sources.length, "memory", "memories")}; which of them it used is not known`;
   }
-  const used = sources.filter((one) => (one.share ?? 0) >= USED);
+  const used = remembered(sources);
   const words = used.slice(0, 2).map((one) => `“${clip(one.text, 60)}” ${percent(one.share ?? 0)}`);
   const more = used.length > 2 ? ` and ${used.length - 2} more` : "";
   return `Remembered ${words.join(", ")}${more}`;

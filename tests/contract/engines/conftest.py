@@ -28,7 +28,7 @@ from tests.real_model.weights import chat_model
 PROTOTYPE = Capabilities(cuts=False, surprisal=False, reading=False)
 HIDDEN = Capabilities(attention=False, cuts=False, token_ids=False, surprisal=False, reading=False)
 ABILITIES = {
-    "scripted": Capabilities(ahead=True),
+    "scripted": Capabilities(prefetch=True),
     "kobold": Capabilities(),  # another Halo Weave
     "kobold-plain": PROTOTYPE,  # as the prototype's server is asked
     "openai": HIDDEN,  # our own /v1
@@ -38,7 +38,7 @@ ABILITIES = {
     "plain": Capabilities(
         attention=False, cuts=False, surprisal=False, reading=False
     ),  # as behind somebody's API
-    "llama": Capabilities(ahead=True),
+    "llama": Capabilities(prefetch=True),
 }
 UNTOLD = {
     "kobold-plain",

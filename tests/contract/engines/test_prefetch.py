@@ -12,7 +12,7 @@ from halo_weave.engines.base import UNSENT_LABELS, Capture, Engine, Prompt, Segm
 from halo_weave.engines.llama.engine import LlamaEngine
 from tests.contract.talks import GREEDY, Heard, Talk, down, size
 
-ABILITY = "ahead"
+ABILITY = "prefetch"
 
 
 def begun(talk: Talk, text: str) -> Prompt:
