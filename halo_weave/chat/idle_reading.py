@@ -64,7 +64,9 @@ class IdleReader:
         self._runtime, self._report = runtime, report
         self.progress = IdleReading()
         self._plan: list[_Slice] = []  # what to read next
-        self._planned_for: tuple[Engine, int] | None = None  # the engine and the store's version of the plan
+        self._planned_for: tuple[Engine, int] | None = (
+            None  # the engine and the latest change of a chunk, for the plan
+        )
         # Since the memory changed last: chunks that were read, and chunks that need no cells or cannot have them.
         self._read_now: set[ChunkKey] = set()
         self._passed_over: set[ChunkKey] = set()
@@ -107,14 +109,14 @@ class IdleReader:
             return self._show("unavailable")
         if how == "mains" and on_battery():
             return self._show("on battery")
-        began, now = runtime.last_activity, (runtime.engine, runtime.store.version())
+        began, now = runtime.last_activity, (runtime.engine, runtime.store.sequence())
 
         def stopped() -> bool:
-            """Also if anything in the memory has changed: the chunks may have been deleted."""
+            """Also if any chunk has changed: those that are read may have been deleted."""
             return (
                 self._closed.is_set()
                 or runtime.last_activity != began
-                or (runtime.engine, runtime.store.version()) != now
+                or (runtime.engine, runtime.store.sequence()) != now
             )
 
         if self._planned_for != now:
