@@ -94,10 +94,11 @@ def test_a_schema_that_is_named_is_there(description):
 
 
 def test_a_turn_that_wakes_uses_a_tool_and_puts_to_sleep_is_as_described(client, service, told, monkeypatch):
-    window = new_window(client, min_chunk_tokens=1, max_context_tokens=60)
+    window = new_window(client, min_chunk_tokens=16, max_context_tokens=60)
     say(client, window, "The key of the lighthouse hangs behind the barometer.")
     for i in range(4):
         say(client, window, f"Story {i}: " + "the goose walked to the well. " * 3)
+    client.post(f"/api/windows/{window}/chunks/1.0.user/prune").raise_for_status()
     monkeypatch.setattr(service.engine(), "replies", [f"I note that. {WRITE}", " Done."])
     seen = turn(client, told, window, "Where does the key of the lighthouse hang?")
     names = [name for name, _ in seen]
