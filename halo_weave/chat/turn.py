@@ -466,6 +466,7 @@ class TurnRun:
         capture = self.recorder.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
+        self.stats["overhead"] = max(self.stats["overhead"], self._overhead())
         self.attention.prompt = prompt = self.prompt_builder.prompt(
             working_set,
             self.open_window.system_prompt,
@@ -477,7 +478,6 @@ class TurnRun:
             own_turns=self.open_window.own_turns,
             owner=self.open_window.cell_owner,
         )
-        self.stats["overhead"] = max(self.stats["overhead"], self._overhead())
         marks = self.engine.facts.marks
         if first and not self.request.opening:
             self.reply.begin(marks is not None and marks.opened_by(prompt.generation_prompt))
