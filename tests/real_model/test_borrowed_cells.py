@@ -100,6 +100,8 @@ def test_an_imported_chunk_is_computed_before_idle_time_and_restored_after_it(
             pass
         assert weave.idle_reader.progress.state == "done"
         if not restarted:
+            (before,) = (one.id for one in weave.runtime.store.windows() if one.name == "two")
+            weave.engine.forget(before)  # a new window would copy the beginning of its prompt
             assert recalled(weave, key).restored >= size
     if restarted:
         with opened(model_file, tmp_path) as weave:
