@@ -99,7 +99,7 @@ ABLATIONS = {
     },
     "user weight 1": Way(settings=Settings(user_weight=1.0), fill=True),
     "pairs off": Way(settings=Settings(resurrect_pairs="off")),
-    "least probability 0.05": Way(settings=Settings(min_probability=0.05)),
+    "least probability 0.1": Way(settings=Settings(min_probability=0.1)),
     "least probability 0.2": Way(settings=Settings(min_probability=0.2)),
 }
 

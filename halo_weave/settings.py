@@ -176,7 +176,7 @@ class Settings:
         2.5, "How much more your own words count in search than the model's.", low=0.1, high=10
     )
     min_probability: float = _remembering(
-        0.2,
+        0.1,
         "Something wakes up only if the best of it helps with your message at least this likely; 0 wakes the best there is.",
         low=0,
         high=1,

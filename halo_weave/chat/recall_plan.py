@@ -30,8 +30,9 @@ from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # hits of a search that the plan chooses from
 ASKED_PROBABILITY = 0.01  # `min_probability` of a message that asks what is remembered
-MAX_COMPARED = 40  # hits that are compared with each other
-CORRECTION_GAP = 2.0  # log-odds that a correction may be below the statement that it corrects
+MAX_COMPARED = 40  # hits that are searched for corrections
+COMPARED_FROM = 0.1  # probability of hits that are searched for corrections
+CORRECTION_GAP = 1.0  # log-odds that a correction may be below the statement that it corrects
 MAX_NEAR_MISSES = 5  # near misses that are shown
 RELATED = 0.02  # a hit with at least this probability is shown even if it contains no word of the text
 
@@ -56,7 +57,8 @@ class RecallResult(NamedTuple):
     plan: RecallPlan
     # Hits that are not worth their tokens, best first, with the cost that each would have alone.
     near_misses: tuple[PlannedResurrection, ...] = ()
-    best_probability: float = 0.0  # of all hits, live chunks included
+    probability: float = 0.0  # that any hit helps, live chunks included
+    best_is_live: bool = False
 
 
 NOTHING_RECALLED = RecallResult({}, RecallPlan(0, 0, ()))
@@ -250,7 +252,8 @@ def search_and_plan_recall(
             PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
             for hit in near[:MAX_NEAR_MISSES]
         ),
-        max((hit.probability for hit in informative), default=0.0),
+        min(1.0, sum(hit.probability for hit in informative)),
+        bool(informative) and informative[0].key in live,
     )
 
 
@@ -293,14 +296,18 @@ def _worth_recalling(
 def _newest_statements(
     hits: Sequence[RecallHit], records: Mapping[ChunkKey, StoredChunk], live: Collection[ChunkKey]
 ) -> list[RecallHit]:
-    """The hits, with corrections in place of the statements that they correct.
+    """The hits that are not live, with corrections in place of the statements that they correct.
 
-    Small models take the first value that they read, whatever is said of it, so an outdated statement is left out. It stays
-    if it fits the query much better than its correction, since the query may be about something else in it; then the
-    correction comes along. Corrections that are live already need not come.
+    Small models take the first value that they read, whatever is said of it, so an outdated statement is left out. Only
+    statements that probably help with the same message are compared. An outdated one stays if it fits the message much
+    better than its correction, since the message may be about something else in it; then the correction comes along.
     """
     by_time = sorted(
-        (hit for hit in hits[:MAX_COMPARED] if hit.key.role is Role.USER and hit.key in records),
+        (
+            hit
+            for hit in hits[:MAX_COMPARED]
+            if hit.key.role is Role.USER and hit.key in records and hit.probability >= COMPARED_FROM
+        ),
         key=lambda hit: records[hit.key].chunk.start,
     )
     similarity = {hit.key: hit.similarity for hit in hits}

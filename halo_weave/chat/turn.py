@@ -90,7 +90,7 @@ class TurnRun:
         self._request_done = False  # the program has carried out `memory_request`
         self._model_saved = False  # the model itself has changed the structured memory, with a tool
         self.memory_change: events.MemoryChanged | None = None  # what `memory_request` changed
-        self._best_probability = 0.0  # that something in memory helps with the message, live chunks included
+        self._probably_told = False  # recall found what probably answers the message
 
         if request.client is None:
             prompt = runtime.system_prompt(
@@ -250,7 +250,7 @@ class TurnRun:
             room = self.open_window.context_room(self.open_window.working_set.size) - message_tokens
         yield events.SearchStarted(max(0, room))
         result = plan_within(room) if room > 0 else NOTHING_RECALLED
-        self._best_probability = result.best_probability
+        self._probably_told = result.best_is_live or result.probability >= PROBABLY_TOLD
         if result.plan.chunks:
             yield self._resurrect(result.plan, result.hits)
 
@@ -359,7 +359,7 @@ class TurnRun:
                 and self.settings.memory_tree_in_prompt
             ):
                 before = saved_memories_note(self.memory, self.memory_request)
-        doubtful = self._best_probability < PROBABLY_TOLD and asks_for_own_fact(self.request.text)
+        doubtful = not self._probably_told and asks_for_own_fact(self.request.text)
         if doubtful and not after and self.request.client is None:
             after = IF_NOT_TOLD
         if before or after:

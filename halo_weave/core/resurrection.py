@@ -15,7 +15,8 @@ from halo_weave.errors import BadInput, BadSetting, UnknownChunk
 PairOrder = Literal["ranked", "with", "off"]
 LENGTH_WEIGHT = 0.5  # this times the logarithm of a chunk's tokens is subtracted from its similarity
 PAIR_PENALTY = log(8)  # the log-odds of a pair are lower by this than those of its hit
-MAX_DISTANCE_FROM_BEST = log(20)  # hits with less than a twentieth of the best hit's odds are left out
+MAX_DISTANCE_FROM_BEST = log(50)  # hits with less than a fiftieth of the best hit's probability are left out
+MIN_SHARE = 0.1  # a hit must help with at least this share of `min_probability`
 REFERENCE_ROOM = 512  # tokens; with twice the room, half of these odds suffice
 
 
@@ -24,14 +25,14 @@ class RecallHit:
     """A search result: a chunk, the log-odds that it helps with the message, and their parts."""
 
     key: ChunkKey
-    similarity: float  # the log-odds that it helps
+    similarity: float  # the logarithm of the probability that it helps
     parts: Mapping[str, float] = field(default_factory=dict)  # what each feature adds to `similarity`
     words: tuple[str, ...] = ()  # words of the message that it contains
 
     @property
     def probability(self) -> float:
         """The probability that the chunk helps with the message."""
-        return 1 / (1 + exp(-max(-50.0, min(50.0, self.similarity))))
+        return min(1.0, exp(min(0.0, self.similarity)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,18 +106,16 @@ def resurrection_room(
 def recall_threshold(hits: Iterable[RecallHit], min_probability: float, room: int) -> float | None:
     """The lowest similarity with which a hit is resurrected; None if no hit is.
 
-    Nothing is resurrected unless the best hit helps with at least `min_probability`. The others are compared with the best,
-    since an answer may need several chunks, each of them less certain. With more room, less likely hits are resurrected.
+    Nothing is resurrected unless any of the hits helps with at least `min_probability`. Then the best comes, and with it hits that
+    are not much less likely, since an answer may need several chunks. With more room, less likely hits are resurrected.
     """
-    best = max((hit.similarity for hit in hits), default=None)
-    if best is None or best < _log_odds(min_probability):
+    hits = list(hits)
+    if not hits or sum(hit.probability for hit in hits) < min_probability:
         return None
+    best = max(hit.similarity for hit in hits)
     extra_room = max(0.0, log(max(room, 1) / REFERENCE_ROOM))
-    return best - MAX_DISTANCE_FROM_BEST - extra_room
-
-
-def _log_odds(probability: float) -> float:
-    return log(max(probability, 1e-9) / max(1 - probability, 1e-9))
+    lowest = log(max(min_probability * MIN_SHARE, 1e-9))
+    return min(best, max(best - MAX_DISTANCE_FROM_BEST, lowest) - extra_room)
 
 
 def plan_recall(

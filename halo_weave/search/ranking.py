@@ -233,6 +233,7 @@ PARTS = {
     "asking": ("uninformative",),
     "wrong": ("feedback",),
 }
+RANKED_ROWS = 150  # the probability that the message needs memory is shared by so many rows, as when the weights were fitted
 EVIDENCE = ("meaning", "words", "speaker", "time", "wrong")  # the parts that relate a chunk to the query
 
 
@@ -349,18 +350,20 @@ class Candidates:
     term_hits: Sequence[TermHits]
 
     def score(self, model: RecallModel, user_weight: float) -> dict[str, Floats]:
-        """The parts of each row's log-odds that it helps. The part `message` is the same for every row: it makes the
-        log-odds of the best row those that the message needs memory at all."""
+        """The parts of the logarithm of each row's probability to help. The probabilities of all rows add up to the probability
+        that the message needs memory: the part `message`, the same for every row, sees to that."""
         parts = model.ranking.parts(self.features, user_weight)
-        scores = sum(parts.values(), np.zeros(len(self.rows), np.float32))
+        scores = np.asarray(sum(parts.values(), np.zeros(len(self.rows), np.float32)), np.float64)
         # An earlier question may be the most similar row, but it answers nothing.
         informative = self.features["uninformative"] == 0
         best = int(np.argmax(np.where(informative, scores, -np.inf) if informative.any() else scores))
         of_best = {"best_score": float(scores[best] - parts["user"][best])}
         if "best_passage" in self.features:
             of_best["best_passage"] = float(self.features["best_passage"][best])
-        needs_memory = model.need.log_odds({**self.message, **of_best})
-        return parts | {"message": np.full(len(self.rows), needs_memory - scores[best], np.float32)}
+        log_odds = model.need.log_odds({**self.message, **of_best})
+        highest = np.sort(scores)[-RANKED_ROWS:]
+        message = -np.logaddexp(0.0, -log_odds) - np.logaddexp.reduce(highest)
+        return parts | {"message": np.full(len(self.rows), message, np.float32)}
 
 
 MAX_FEEDBACK_TERMS = 64  # terms of a query that are compared with those of earlier queries

@@ -202,7 +202,7 @@ const PARTS = {
   wrong: "marked as wrong", message: "your message",
 };
 
-const GOOD = -2.5, STRONG = 0; // log-odds that the chunk helps: 8 % and 50 %
+const GOOD = -2.3, STRONG = -0.7; // logarithms of the probability that the chunk helps: 10 % and 50 %
 
 /** How well a chunk fits what was said, in a word. @param {number | null | undefined} similarity */
 export function fitWord(similarity) {
@@ -220,7 +220,7 @@ export function fit(similarity, parts = {}) {
   const shares = told.map(([name, value]) => `${PARTS[name] ?? name} ${value.toFixed(1)}`);
   const word = fitWord(similarity);
   const made = shares.length ? ` (${shares.join(", ")})` : "";
-  const likely = Math.round(100 / (1 + Math.exp(-similarity)));
+  const likely = Math.round(100 * Math.exp(Math.min(0, similarity)));
   return `${word[0].toUpperCase()}${word.slice(1)} fit: helps with a likelihood of ${likely} %${made}`;
 }
 
