@@ -59,6 +59,9 @@ class Heard:
     read_by_llama: float = 0.0  # seconds for the same
     woken: list[tuple[str, str, str]] = field(default_factory=list)  # (key, window, text)
     tokens: int = 0  # of what was resurrected
+    overhead: int | None = (
+        None  # tokens of declared tools, of the overview of the memory, and of notes about origin and time
+    )
     found: tuple[str, ...] = ()  # needed labels that were in context
     new_entries: dict[str, str] = field(default_factory=dict)
     overwritten: list[str] = field(default_factory=list)
@@ -177,6 +180,8 @@ class Product:
                         for chunk in data["chunks"]
                         if not chunk["tool"] and not chunk["thought"]
                     )
+                elif name == "done":
+                    heard.overhead = data["stats"]["overhead_tokens"]
                 elif name in ("failed", "reset", "reply_not_stored"):
                     heard.faults.append(f"{name}: {data.get('message', '')}")
                 if name in ("done", "failed", "reset"):
@@ -356,6 +361,7 @@ def report(ran: Sequence[Ran], promised: float | None) -> dict[str, Any]:
         "needless": mean([one.tokens for one in heard if one.message.needs_nothing]),
         "needless_never_told": mean([one.tokens for one in heard if not one.message.told]),
         "tokens": mean([one.tokens for one in heard]),
+        "overhead_tokens": _overhead(heard),
         "remember": ratio(*counts["remember"]),
         "overwritten": sum(len(one.overwritten) for one in heard),
         "first_token": _first_token(heard),
@@ -378,6 +384,17 @@ def _plain_figures(replies: list[PlainReply]) -> dict[str, Any]:
         "first_token": {"p50": percentile(waits, 50), "p90": percentile(waits, 90)},
         "read": mean([one.read for one in replies]),
         "failed": sum(bool(one.failed) for one in replies),
+    }
+
+
+def _overhead(heard: list[Heard]) -> dict[str, float | None]:
+    """Overhead of all messages, and the largest one of a message that needs neither memory nor a tool."""
+    known = [(one.message, one.overhead) for one in heard if one.overhead is not None]
+    plain = [tokens for message, tokens in known if message.needs_nothing and message.remember is None]
+    return {
+        "mean": mean([tokens for _, tokens in known]),
+        "p90": percentile([tokens for _, tokens in known], 90),
+        "needless_max": max(plain, default=None),
     }
 
 
@@ -489,13 +506,28 @@ def write_transcript(ran: Ran, folder: Path) -> None:
 
 def print_table(by_day: dict[str, dict[str, Any]]) -> None:
     names = ("answers", "updates", "abstained", "needed", "remember")
-    columns = [*names, "scaffold", "refusals", "needless", "first p50/p90", "ratio p50/p90", "faults", "rss"]
+    columns = [
+        *names,
+        "scaffold",
+        "refusals",
+        "needless",
+        "overhead",
+        "first p50/p90",
+        "ratio p50/p90",
+        "faults",
+        "rss",
+    ]
     wide = max(len(name) for name in by_day) + 1
     print(" " * wide + "  ".join(f"{name:>13}" for name in columns))
     for name, one in by_day.items():
         first = one["first_token"]
         cells = [_of(one["counts"][kind]) for kind in names]
-        cells += [one["scaffolding"], one["refusals"]["product"], one["needless"]]
+        cells += [
+            one["scaffolding"],
+            one["refusals"]["product"],
+            one["needless"],
+            one["overhead_tokens"]["needless_max"],
+        ]
         cells += [f"{first['p50']}/{first['p90']} s", f"{first['ratio_p50']}/{first['ratio_p90']}"]
         cells += [one["faults"], one["rss_mb"]["ratio"]]
         print(f"{name:{wide}}" + "  ".join(f"{cell!s:>13}" for cell in cells))

@@ -6,7 +6,7 @@ import logging
 import platform
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,15 @@ from halo_weave.search.embedding_worker import reindex
 from halo_weave.search.llama_embedder import LlamaEmbedder, default_embedder_file, open_embedder
 from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
-from halo_weave.state_file import changed_models, mark_model_in_use, remember_embedder, remember_model
+from halo_weave.state_file import (
+    changed_models,
+    forget_idle_reading,
+    mark_model_in_use,
+    remember_embedder,
+    remember_idle_reading,
+    remember_model,
+    remembered_idle_reading,
+)
 from halo_weave.store.records import MemoryStats, VerifyFinding
 from halo_weave.store.sql_store import SqlStore
 from halo_weave.store.sqlite import SqliteStore
@@ -158,6 +166,7 @@ def _connect_parts(
         engine_list=listed,
         open_other=lambda name: open_named(options, listed.get(name)),
         local_tokenizer=NoModelEngine(kv_cache_folder(options.data)),
+        remember_idle_reading=lambda progress: remember_idle_reading(options.data, asdict(progress)),
     )
 
 
@@ -472,6 +481,12 @@ def cache_use(data: Path) -> DiskUse:
     return disk_use(kv_cache_folder(data))
 
 
+def idle_reading(data: Path) -> dict[str, Any] | None:
+    """How much of the memory a server has read in idle time; None: nothing yet."""
+    return remembered_idle_reading(data)
+
+
 def clear_cache(data: Path) -> DiskUse:
     """Delete the KV cache on disk. Returns its size before."""
+    forget_idle_reading(data)
     return clear_disk(kv_cache_folder(data))

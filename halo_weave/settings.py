@@ -41,6 +41,7 @@ Effort = Literal["off", "low", "high"]
 RemoteScope = Literal["all", "window", "not_private"]
 CaptureMode = Literal["off", "mean", "retrieval", "all"]
 PrefetchMode = Literal["off", "frames", "load", "compute"]
+IdleReading = Literal["off", "mains", "always"]
 ToolForm = Literal["auto", "native", "tags", "off"]
 
 _generation = partial(setting, group="Generation")
@@ -214,6 +215,11 @@ class Settings:
         "compute",
         "What the model prefetches before you send: nothing, the frame of your message, also chunks whose cache entries are in memory or on disk, or also your words while you type and, on an idle machine, chunks that have to be computed.",
         choices=get_args(PrefetchMode),
+    )
+    idle_reading: IdleReading = _system(
+        "mains",
+        "Whether the model reads chunks that have no cells in the KV cache on disk yet, such as imports, while nobody waits: never, only on mains power, or also on battery.",
+        choices=get_args(IdleReading),
     )
     timestamps: bool = _system(
         True,

@@ -7,14 +7,17 @@ import atexit
 import json
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from halo_weave.store.database import is_running, this_process
 
 FOLDER = "in-use"
 CHOSEN = "chosen-model.txt"
 CHOSEN_EMBEDDER = "chosen-embedder.txt"
+IDLE_READING = "idle-reading.json"
 log = logging.getLogger(__name__)
 
 
@@ -81,6 +84,26 @@ def running_server(data: Path) -> str:
             if is_running(str(server["owner"])):
                 return str(server["address"])
     return ""
+
+
+def remember_idle_reading(data: Path, progress: Mapping[str, object]) -> None:
+    """Write down how much of the memory the model has read in idle time, for other processes."""
+    with suppress(OSError):
+        partial = data / f"{IDLE_READING}.partial"
+        partial.write_text(json.dumps(progress), encoding="utf-8")
+        partial.replace(data / IDLE_READING)
+
+
+def remembered_idle_reading(data: Path) -> dict[str, Any] | None:
+    """This progress as it was written last; None: nothing was read yet."""
+    with suppress(OSError, ValueError):
+        progress = json.loads((data / IDLE_READING).read_text(encoding="utf-8"))
+        return progress if isinstance(progress, dict) else None
+    return None
+
+
+def forget_idle_reading(data: Path) -> None:
+    (data / IDLE_READING).unlink(missing_ok=True)
 
 
 def changed_models(data: Path) -> list[str]:

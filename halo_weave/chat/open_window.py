@@ -183,6 +183,11 @@ class OpenWindow:
         return frozenset(chunk.key for chunk in self.working_set.chunks)
 
     @property
+    def cell_owner(self) -> str:
+        """Whose cells this window may use: those of its owner in this memory. Other memories may use the same data folder."""
+        return f"{self.store.memory_id()}/{self.record.owner}"
+
+    @property
     def own_turns(self) -> frozenset[int]:
         """The turns that were said in this window, by their ids."""
         here = self.record.id

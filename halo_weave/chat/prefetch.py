@@ -50,6 +50,7 @@ class Prefetcher:
         `text`: typed so far; `resurrect`: the chunks that would be resurrected for it; `speaker`: its author, if
         several people write in the window.
         """
+        self._runtime.note_activity()
         if not self._runtime.engine.info.abilities.prefetch:
             return
         with self._changed:
@@ -102,7 +103,9 @@ class Prefetcher:
         elif how == "load":
             request = _PrefetchRequest(request.speaker, request.resurrect)
         # Frames are few tokens and need no measurement of how busy the machine is, which takes a while.
-        most = None if how == "compute" and (request.resurrect or request.text) and _idle() else FRAMES
+        most = (
+            None if how == "compute" and (request.resurrect or request.text) and machine_is_idle() else FRAMES
+        )
         for _ in range(TRIES):
             version = runtime.store.version()
             open_window = runtime.window_for_reading(window_id)
@@ -152,11 +155,11 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runt
         typed_tokens=open_window.engine.tokenize(request.text) if request.text else None,
         said_at=said_at,
         own_turns=own_turns,
-        owner=open_window.record.owner,
+        owner=open_window.cell_owner,
     )
 
 
-def _idle() -> bool:
+def machine_is_idle() -> bool:
     """Whether other programs leave the processors idle. True if the system does not say."""
     try:
         before, own = _processor_times(), time.process_time()

@@ -27,7 +27,15 @@ import numpy.typing as npt
 from halo_weave.core.brightness import AttentionRow
 from halo_weave.core.tokens import Chunk, ChunkKey, Ids, Positions, Role, Tokens
 from halo_weave.core.working_set import WorkingSet
-from halo_weave.engines.base import ANONYMOUS_LABELS, PROCESS_LABELS, UNSENT_LABELS, Engine, Prompt, Segment
+from halo_weave.engines.base import (
+    ANONYMOUS_LABELS,
+    PROCESS_LABELS,
+    UNSENT_LABELS,
+    Engine,
+    Prompt,
+    Segment,
+    retokenized_labels,
+)
 from halo_weave.engines.templates.messages import ChatMessage, Piece
 
 # No label depends on how many ids the memory has assigned.
@@ -362,6 +370,9 @@ class PromptBuilder:
 
     def _chunk_labels(self, chunk: Chunk, retokenized: frozenset[int]) -> Positions:
         if chunk.start in retokenized:
+            labels = retokenized_labels(chunk.start, chunk.span, len(chunk))
+            if labels is not None:
+                return labels
             return _descending_labels(self.assigned_labels(("chunk", chunk.start), len(chunk)), len(chunk))
         return np.arange(chunk.start, chunk.start + len(chunk), dtype=np.int64)
 

@@ -130,6 +130,7 @@ class Runtime:
         self._locks: dict[str, Lock] = {}
         self._entering = Lock()
         self._freed = Condition()  # notified when a window is free again
+        self.last_activity = time.monotonic()  # when somebody typed or a turn began or ended
         self.accepting_turns = Event()  # cleared while all windows are locked
         self.accepting_turns.set()
         # Each with the version of the store that it was loaded from.
@@ -141,6 +142,10 @@ class Runtime:
         limited.store = self.unrestricted.store.with_access(access)
         limited.toolbox = limited.toolbox and limited.toolbox.of(limited.store, access.readable)
         return limited
+
+    def note_activity(self) -> None:
+        """Somebody types, or a turn begins or ends: the model stops reading in idle time."""
+        self.unrestricted.last_activity = time.monotonic()
 
     @property
     def access(self) -> Access | None:
@@ -467,11 +472,13 @@ class Runtime:
             (min(part.chunk.start for part in self.store.turn(record.key.turn_id)), record.chunk.stop)
             for record in self.store.chunks_by_key(keys)
         ]
+        for one in self.store.chunks_by_key(keys):  # its own window may have been read in idle time only
+            holders.setdefault(one.window, False)
         windows = self.store.delete(keys, now=self.now())
         for engine in self.engines:
-            engine.erase(spans, [window for window, other_tokens in holders.items() if not other_tokens])
+            engine.erase(spans, list(holders))
             for window, other_tokens in holders.items():
-                if other_tokens:  # retokenized there, so the labels in its KV cache are not positions
+                if other_tokens:  # retokenized there, so some labels in its KV cache may have no positions
                     engine.forget(window)
         self.store.fleet.tell(holders, "erased")
         return windows
@@ -544,6 +551,10 @@ class Runtime:
             open_window = self._open(window_id)  # the model's server could not be reached when it was loaded
         open_window.store_retokenized_chunks(now=self.now())
         return open_window
+
+    def load_window(self, window_id: str) -> OpenWindow:
+        """A window for reading only, which is not kept: so it does not displace another open window."""
+        return self.busy_windows.get(window_id) or self._open(window_id, read_only=True)
 
     def _open(self, window_id: str, *, read_only: bool = False) -> OpenWindow:
         """Load a window. `read_only`: if the model's server cannot be reached, the local tokenizer is used instead."""

@@ -465,6 +465,7 @@ class TurnRun:
         capture = self.recorder.wanted(capture, self.engine)
         if not first:
             capture = replace(capture, reading=False, reading_surprisal=False)
+        self.stats["overhead"] = max(self.stats["overhead"], self._overhead())
         self.attention.prompt = prompt = self.prompt_builder.prompt(
             working_set,
             self.open_window.system_prompt,
@@ -474,7 +475,7 @@ class TurnRun:
             recently_resurrected=self.open_window.recently_resurrected,
             said_at=self.open_window.said_at,
             own_turns=self.open_window.own_turns,
-            owner=self.open_window.record.owner,
+            owner=self.open_window.cell_owner,
         )
         marks = self.engine.facts.marks
         if first and not self.request.opening:
@@ -489,6 +490,15 @@ class TurnRun:
             mode=self.settings.kv_mode,
             stopped=self.stop_flag.is_set,
         )
+
+    def _overhead(self) -> int:
+        """Tokens of the prompt beside the system prompt, the chunks and their frames: declared tools, the overview of the
+        memory, and notes about origin and time."""
+        window = self.open_window
+        bare = self.client.system_prompt if self.request.client else window.record.system_prompt
+        live = {chunk.key.turn_id for chunk in window.working_set.chunks}
+        notes = sum(size for turn, size in window.working_set.annotation_tokens.items() if turn in live)
+        return window.system_prompt.tokens - self.prompt_builder.system_prompt(bare).tokens + notes
 
     def _prefill_done(self, prefill: PrefillResult) -> events.PrefillFinished:
         self.stats.update(reused=prefill.reused, restored=prefill.restored, computed=prefill.computed)
@@ -726,6 +736,7 @@ COUNTS = (
     "computed",
     "prompted",
     "cached",
+    "overhead",
 )
 
 

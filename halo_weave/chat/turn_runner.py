@@ -199,6 +199,7 @@ class Turns(Branches):
                 f"{unknown[0]!r} cannot be set for one turn. Use: {', '.join(sorted(OVERRIDES))}."
             )
         began = time.perf_counter()
+        runtime.note_activity()
         runtime.accepting_turns.wait(CLOSE_TIMEOUT)
         runtime.open_engine_for(window_id)
         with _reopen_changed_model(runtime.unrestricted, window_id), runtime.exclusive(window_id):
@@ -215,6 +216,7 @@ class Turns(Branches):
                 yield from turn_run.run()
             finally:
                 del runtime.busy_windows[window_id], self._running[window_id]
+                runtime.note_activity()
                 self.entry_filer.turn_ended()
         change = turn_run.memory_change
         if change is not None and change.change == "saved" and turn_run.memory is not None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from halo_weave.chat.capture import DeleteRecordings, NewRecorder
 from halo_weave.chat.chunks import Chunks
 from halo_weave.chat.documents import Documents
+from halo_weave.chat.idle_reading import IdleReader, IdleReading
 from halo_weave.chat.injection import Injection, inject_snapshot
 from halo_weave.chat.memory import McpMemory, Memory, Reembed
 from halo_weave.chat.models import Calibrate, Engines, Models, OpenModel, RememberModel
@@ -52,6 +53,7 @@ class Weave:
         open_other: OpenEngine | None = None,
         local_tokenizer: Engine | None = None,
         delete_recordings: DeleteRecordings | None = None,
+        remember_idle_reading: Callable[[IdleReading], None] = lambda progress: None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.runtime = Runtime(
@@ -68,6 +70,7 @@ class Weave:
         if local_tokenizer is not None:
             self.runtime.use_local_tokenizer(local_tokenizer)
         self._prefetcher = Prefetcher(self.runtime)
+        self.idle_reader = IdleReader(self.runtime, remember_idle_reading)
         self.turns = Turns(self.runtime, self._prefetcher)
         self.models = Models(self.runtime, self.turns, open_model, calibrate, remember_model)
         self.engines = Engines(self.runtime, engine_list)
@@ -118,6 +121,7 @@ class Weave:
         """End running turns and close everything. What was said so far is stored."""
         self.models.close()
         self.memory.close()
+        self.idle_reader.close()
         self._prefetcher.close()
         self.turns.close()
         self.turns.abort_all()  # also when a caller runs the turn's steps in its own thread

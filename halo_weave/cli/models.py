@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from halo_weave.app import cache_use, clear_cache, inspect_llama
+from halo_weave.app import cache_use, clear_cache, idle_reading, inspect_llama
 from halo_weave.cli.app import Context, Data, Json, KvCacheType, Model, app, folder_of, options_of
 from halo_weave.cli.store import print_result
 from halo_weave.cli.terminal import format_bytes, plain
@@ -203,8 +203,17 @@ app.add_typer(cache, name="cache")
 
 @cache.command()
 def status(data: Data = None, as_json: Json = False) -> None:
-    """Show the size of the KV cache on disk."""
-    _print_use(dataclasses.asdict(cache_use(_folder(data))), as_json, "{0} in {1} files in {2}")
+    """Show the size of the KV cache on disk, and how much of the memory is in it."""
+    folder = _folder(data)
+    idle = idle_reading(folder)
+    sentence = "{0} in {1} files in {2}"
+    if idle:
+        sentence += (
+            f"\n{idle['model']} has read {idle['done']:,} of {idle['total']:,} tokens of the memory "
+            f"({idle['state']})"
+        )
+    use = dataclasses.asdict(cache_use(folder))
+    _print_use({**use, "idle_reading": idle} if as_json else use, as_json, sentence)
 
 
 @cache.command()

@@ -124,6 +124,30 @@ PROCESS_LABELS = -(1 << 24)
 ANONYMOUS_LABELS = -(1 << 60)
 # Labels from here down belong to text that was typed but not sent. Its cells are not saved when it leaves the prompt.
 UNSENT_LABELS = ANONYMOUS_LABELS - (1 << 60)
+# Labels from here up belong to chunks that were stored with another tokenizer, such as imported ones: their tokens in this
+# model are more or fewer than their positions. Such a label contains the first position and the number of positions of the
+# chunk, and counts the tokens so that the last one has the highest number. It is the same in every process and window.
+RETOKENIZED_LABELS = 1 << 60
+_COUNT_BITS = 12
+_MAX_COUNT = (1 << _COUNT_BITS) - 1
+_MAX_START = 1 << 36
+
+
+def retokenized_labels(start: int, span: int, count: int) -> Positions | None:
+    """The labels of a chunk with `span` positions and `count` tokens. None: its numbers are too large."""
+    if start >= _MAX_START or max(span, count) > _MAX_COUNT:
+        return None
+    first = RETOKENIZED_LABELS + (((start << _COUNT_BITS) | span) << _COUNT_BITS) + _MAX_COUNT - (count - 1)
+    return np.arange(first, first + count, dtype=np.int64)
+
+
+def positions_of(labels: Positions) -> Positions:
+    """The position of each token with a label of 0 or more. In a chunk with more tokens than positions, the first tokens
+    have the same one; the last token always has the last position. Negative labels stay as they are."""
+    number, rest = labels & _MAX_COUNT, (labels - RETOKENIZED_LABELS) >> _COUNT_BITS
+    span, start = rest & _MAX_COUNT, rest >> _COUNT_BITS
+    within = start + np.maximum(0, span - 1 - (_MAX_COUNT - number))
+    return np.where(labels >= RETOKENIZED_LABELS, within, labels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +175,7 @@ class Prompt:
     # The owner of the window, if it is a window of this server's store. Then the labels of chunks are positions in the
     # owner's memory, and their cells may be copied from other windows of the same owner.
     owner: str | None = field(default=None, kw_only=True)
+    temporary: bool = field(default=False, kw_only=True)  # its cells are never written to disk
     # The same prompt for engines that take messages. The reply so far comes last, as an assistant message.
     messages: Sequence[ChatMessage] = field(default=(), kw_only=True)
     recently_resurrected: frozenset[ChatMessage] = field(
@@ -203,6 +228,7 @@ class Step:
 
 
 StopReason = Literal["stop", "eos", "length", "context", "abort"]
+IdleReadResult = Literal["saved", "in memory", "given up", "disk full"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +333,19 @@ class Engine(Protocol):
         of a remote engine may be busy with other clients.
         """
         return
+
+    def positions_on_disk(self, owner: str) -> Positions | None:
+        """The sorted positions of an owner's text whose cells are on disk for this model. None: this engine keeps no cells
+        on disk."""
+        return None
+
+    def read_idle(self, window: str, prompt: Prompt, *, stopped: Callable[[], bool]) -> IdleReadResult:
+        """Compute the cells of the prompt's chunks and write them to disk, while the engine has nothing else to do.
+
+        Waits until that is done. It is given up as soon as anything else is requested from the engine. `stopped` is
+        called before each batch, and once more before the cells are written. The KV caches of windows stay as they are.
+        """
+        return "given up"
 
     def forget(self, window: str) -> None:
         """Drop a window's KV cache. It is rebuilt on the window's next turn.

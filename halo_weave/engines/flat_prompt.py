@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Capture, Floats
 from halo_weave.core.tokens import Ids, Positions
-from halo_weave.engines.base import Prompt
+from halo_weave.engines.base import Prompt, positions_of
 from halo_weave.engines.llama.cache_plan import CachedTokens
 from halo_weave.errors import BadInput
 
@@ -28,6 +28,7 @@ class FlatPrompt:
     kinds: Kinds  # (n,)
     lendable: npt.NDArray[np.bool_]  # (n,), said in this window, so other windows may use the cells
     owner: str | None = None  # the owner of the window, if it is a window of this server's store
+    temporary: bool = False  # its cells are never written to disk
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,6 +45,7 @@ class FlatPrompt:
             kinds=np.concatenate([np.full(len(s.labels), KINDS[s.kind], dtype=np.uint8) for s in segments]),
             lendable=np.concatenate([(s.labels >= 0) & s.lendable for s in segments]),
             owner=prompt.owner,
+            temporary=prompt.temporary,
         )
         if len(flat.ids) != len(flat.labels):
             raise BadInput(f"The prompt has {len(flat.ids)} token ids for {len(flat.labels)} labels.")
@@ -144,7 +146,7 @@ def latest_visible_positions(labels: Positions, kinds: Kinds, known: Positions) 
     `known`: this value for tokens that are in the cache already; -1 for those that are computed now. The value of a
     chunk without positions is `NEVER`: it could be of any time.
     """
-    own = np.where((labels < 0) & (kinds == CHUNK), NEVER, labels)
+    own = np.where((labels < 0) & (kinds == CHUNK), NEVER, positions_of(labels))
     before = np.maximum.accumulate(np.maximum(own, known))
     return np.where(known < 0, before, np.maximum(own, known))
 

@@ -530,6 +530,7 @@ class KoboldEngine(Engine):
                 "read_from": first,
                 "splice": mode == "splice",
                 "grammar": sampling.grammar,
+                **({"temporary": True} if prompt.temporary else {}),
                 **decoder.request_fields,
             }
         else:

@@ -108,7 +108,12 @@ class ShadowRun:
         labels = np.arange(first, first + stop, dtype=np.int64)
         reply = Segment("chunk", labels, np.array(self._ids[:stop], np.int32))
         prefill, last = self._prefill(
-            Prompt([*self._prompt.segments, reply], first + stop, read_from=first + start)
+            Prompt(
+                [*self._prompt.segments, reply],
+                first + stop,
+                read_from=first + start,
+                temporary=self._prompt.temporary,
+            )
         )
         count = stop - start
         if prefill is None or prefill.surprisal is None or len(prefill.surprisal) != count:

@@ -63,6 +63,10 @@ class TurnStats(Output):
     nothing_added: bool = Field(
         description="The model added nothing to the continued reply, which is unchanged."
     )
+    overhead_tokens: int = Field(
+        validation_alias="overhead",
+        description="Tokens of the prompt that declare tools, describe the memory or note origin and time.",
+    )
     malformed_rows: int = Field(
         validation_alias="faults", description="Malformed attention rows, which were not used."
     )

@@ -70,6 +70,7 @@ class RemoteKvRequest(Input):
     reading: bool = Field(default=False, description="Whether rows are captured from read_from on.")
     surprisal: bool = Field(default=False, description="Whether surprisal is reported from read_from on.")
     grammar: str = Field(default="", max_length=200_000, pattern=TEXT_PATTERN)
+    temporary: bool = Field(default=False, description="Whether the cells are never written to disk.")
 
     @property
     def capture(self) -> Capture | None:
@@ -92,7 +93,7 @@ class RemoteKvRequest(Input):
             raise BadInput(f"read_from is {self.read_from}, and the prompt has {len(ids)} tokens.")
         labels = np.array(self.labels, np.int64)
         first = None if self.read_from is None else int(labels[self.read_from])
-        return Prompt([Segment("chunk", labels, ids)], self.next_label, first)
+        return Prompt([Segment("chunk", labels, ids)], self.next_label, first, temporary=self.temporary)
 
 
 def check_may_send_grammar(grammar: str) -> None:

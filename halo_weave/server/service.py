@@ -87,6 +87,7 @@ class Service:
         with self._lock:
             if not self._closed:
                 self._failure, self._weave = None, weave
+                weave.idle_reader.start()
                 return weave
         weave.close()  # the server was closed meanwhile
         return None
@@ -203,5 +204,8 @@ class Service:
             memory=views.MemoryView.model_validate(now.memory).model_copy(
                 update={"location": weave.memory.place if self.is_owner else ""}
             ),
+            idle_reading=views.IdleReadingView.model_validate(self.unrestricted_weave.idle_reader.progress)
+            if self.is_owner
+            else views.IdleReadingView(),
             generating=weave.turns.generating(),
         )

@@ -373,11 +373,18 @@ class MemoryView(Output):
     location: str = Field(default="", validation_alias="place", description="The folder or the database.")
 
 
+class IdleReadingView(Output):
+    state: Literal["off", "unavailable", "waiting", "reading", "on battery", "disk full", "done"] = "waiting"
+    done: int = Field(default=0, description="Tokens of the memory whose KV cache entries are on disk.")
+    total: int = Field(default=0, description="Tokens of the memory that can be resurrected.")
+
+
 class Status(Output):
     version: str
     model: ModelView
     embedder: EmbedderView = EmbedderView()
     memory: MemoryView = MemoryView()
+    idle_reading: IdleReadingView = IdleReadingView()
     generating: list[str] = Field(default_factory=list)
 
 

@@ -169,6 +169,17 @@ class WindowRecord:
     owner: str = OWNER  # id of the person it belongs to
 
 
+@dataclass(frozen=True, slots=True)
+class RecallableChunk:
+    """Where a chunk is that can be resurrected, without its text."""
+
+    key: ChunkKey
+    start: int
+    span: int  # positions
+    thought: bool
+    resurrections: int  # how often it was resurrected, in all windows
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredLiveChunk(LiveChunk):
     """A chunk in a window's working set. Its tokens are the window's own, if it reads with another tokenizer."""

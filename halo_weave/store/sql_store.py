@@ -176,6 +176,12 @@ class SqlStore(
         return self._db.folder
 
     @for_everyone
+    def memory_id(self) -> str:
+        """The random id of this memory."""
+        with self._db.querying() as db:
+            return str(db.execute("SELECT id FROM memory").fetchone()[0])
+
+    @for_everyone
     def version(self) -> int:
         """Changes whenever anything was committed, by any thread or process."""
         return self._db.version()

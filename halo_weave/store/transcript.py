@@ -30,7 +30,7 @@ from halo_weave.store.encoding import (
     unpack_runs,
     word_terms,
 )
-from halo_weave.store.records import Draft, Reservation, StoredChunk, TurnPage
+from halo_weave.store.records import Draft, RecallableChunk, Reservation, StoredChunk, TurnPage
 from halo_weave.store.rows import (
     CHUNK_COLUMNS,
     CHUNK_TABLES,
@@ -295,6 +295,31 @@ class SqlTranscript(StoreHandle):
             ).fetchall()
         found = {record.key: record for record in chunk_records(rows) if self._may_read(record.window)}
         return [found[key] for key in dict.fromkeys(wanted) if key in found]
+
+    @server_only
+    def windows_by_last_turn(self) -> list[str]:
+        """The ids of all windows, the one with the latest turn first."""
+        with self._db.querying() as db:
+            rows = db.execute(
+                """SELECT w.id FROM windows w WHERE w.deleted IS NULL
+                   ORDER BY coalesce((SELECT max(t.id) FROM turns t WHERE t.window = w.id), 0) DESC, w.id"""
+            ).fetchall()
+        return [id for (id,) in rows]
+
+    @server_only
+    def recallable_chunks(self, window_id: str) -> list[RecallableChunk]:
+        """The chunks said in a window that can be resurrected, in order."""
+        with self._db.querying() as db:
+            rows = db.execute(
+                f"""SELECT c.turn, c.chunk, t.role, c.start, c.span, coalesce(c.tags LIKE '%"thought"%', 1 = 0),
+                        (SELECT count(*) FROM history h WHERE h.chunk = c.number AND h.event = 'woke')
+                    FROM chunks c JOIN turns t ON t.id = c.turn WHERE c.window = ? AND {VISIBLE} ORDER BY c.start""",
+                (window_id,),
+            ).fetchall()
+        return [
+            RecallableChunk(ChunkKey(turn, chunk, Role(role)), start, span, bool(thought), times)
+            for turn, chunk, role, start, span, thought, times in rows
+        ]
 
     @checks_access
     def chunks_between(self, first: int, stop: int) -> list[StoredChunk]:

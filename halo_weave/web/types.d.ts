@@ -504,6 +504,12 @@ declare namespace Wire {
     text: string;
   }
 
+  interface IdleReadingView {
+    state: "off" | "unavailable" | "waiting" | "reading" | "on battery" | "disk full" | "done";
+    done: number;
+    total: number;
+  }
+
   interface ImportResult {
     turns: number;
     chunks: number;
@@ -814,6 +820,7 @@ declare namespace Wire {
     recall_thoughts?: boolean | null;
     kv_mode?: "splice" | "exact" | null;
     prefetch?: "off" | "frames" | "load" | "compute" | null;
+    idle_reading?: "off" | "mains" | "always" | null;
     timestamps?: boolean | null;
     memory_tree_in_prompt?: boolean | null;
     memory_decay_days?: number | null;
@@ -983,6 +990,7 @@ declare namespace Wire {
     reading?: boolean;
     surprisal?: boolean;
     grammar?: string;
+    temporary?: boolean;
   }
 
   interface RenamePreset {
@@ -1167,9 +1175,9 @@ declare namespace Wire {
       "question_penalty" | "prune_pairs" | "protect_recent_exchanges" | "protect_used" | "score_current_turn" |
       "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "min_probability" |
       "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" |
-      "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds"
-      | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" |
-      "capture" | "capture_megabytes")[];
+      "kv_mode" | "prefetch" | "idle_reading" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools"
+      | "tool_rounds" | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens" |
+      "document_seconds" | "capture" | "capture_megabytes")[];
     temperature?: number;
     top_p?: number;
     top_k?: number;
@@ -1210,6 +1218,7 @@ declare namespace Wire {
     recall_thoughts?: boolean;
     kv_mode?: "splice" | "exact";
     prefetch?: "off" | "frames" | "load" | "compute";
+    idle_reading?: "off" | "mains" | "always";
     timestamps?: boolean;
     memory_tree_in_prompt?: boolean;
     memory_decay_days?: number;
@@ -1263,6 +1272,7 @@ declare namespace Wire {
     model: ModelView;
     embedder: EmbedderView;
     memory: MemoryView;
+    idle_reading: IdleReadingView;
     generating: string[];
   }
 
@@ -1419,6 +1429,7 @@ declare namespace Wire {
     thought_tokens: number;
     only_thought: boolean;
     nothing_added: boolean;
+    overhead_tokens: number;
     malformed_rows: number;
     server_prompt_tokens: number;
     server_cached_tokens: number;
@@ -1495,9 +1506,9 @@ declare namespace Wire {
       "question_penalty" | "prune_pairs" | "protect_recent_exchanges" | "protect_used" | "score_current_turn" |
       "resurrection_budget" | "resurrection_brightness" | "resurrect_pairs" | "user_weight" | "min_probability" |
       "memory_scope" | "recall_tags" | "recall_role" | "recall_since" | "recall_before" | "recall_thoughts" |
-      "kv_mode" | "prefetch" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools" | "tool_rounds"
-      | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens" | "document_seconds" |
-      "capture" | "capture_megabytes")[];
+      "kv_mode" | "prefetch" | "idle_reading" | "timestamps" | "memory_tree_in_prompt" | "memory_decay_days" | "tools"
+      | "tool_rounds" | "engine_name" | "remote_scope" | "private" | "document_megabytes" | "document_tokens" |
+      "document_seconds" | "capture" | "capture_megabytes")[];
   }
 
   interface WindowContext {

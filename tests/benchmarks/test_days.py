@@ -203,8 +203,15 @@ def test_the_report_counts_what_came_of_the_messages():
     asked = question("mochi")
     unknown = question(told=False)
     heard = [
-        Heard(fact, "[2026-11-18 06:44] Nice!", wait=1.0, read_by_llama=0.5, tokens=40),
-        Heard(kept, "Saved.", wait=3.0, read_by_llama=1.0, new_entries={"Codes/Door": "The code is 4711"}),
+        Heard(fact, "[2026-11-18 06:44] Nice!", wait=1.0, read_by_llama=0.5, tokens=40, overhead=12),
+        Heard(
+            kept,
+            "Saved.",
+            wait=3.0,
+            read_by_llama=1.0,
+            new_entries={"Codes/Door": "The code is 4711"},
+            overhead=600,
+        ),
         Heard(asked, "Mochi.", found=("fact",), tokens=20),
         Heard(unknown, "", faults=["the reply is empty"]),
     ]
@@ -217,6 +224,7 @@ def test_the_report_counts_what_came_of_the_messages():
     assert (found["scaffolding"], found["stamps"], found["faults"]) == (1, 1, 2)
     assert (found["needless"], found["tokens"]) == (20.0, 15.0)
     assert (found["remember"], found["overwritten"]) == (1.0, 0)
+    assert found["overhead_tokens"] == {"mean": 306.0, "p90": 600, "needless_max": 12}
     assert (found["first_token"]["ratio_p50"], found["first_token"]["ratio_p90"]) == (2.0, 3.0)
     assert found["rss_mb"]["ratio"] == 1.5
 

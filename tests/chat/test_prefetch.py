@@ -126,7 +126,7 @@ def test_what_is_read_ahead_for_an_earlier_wish_does_not_make_the_machine_busy(m
     monkeypatch.setattr(prefetch.time, "process_time", lambda: next(own))
     times = iter([(0, 0), (100, 5)])
     monkeypatch.setattr(prefetch, "_processor_times", lambda: next(times))
-    assert prefetch._idle()
+    assert prefetch.machine_is_idle()
 
 
 @pytest.mark.parametrize(

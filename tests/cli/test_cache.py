@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 import halo_weave.cli
+from halo_weave.chat.idle_reading import IdleReading
 from halo_weave.cli.app import app
 from halo_weave.engines.llama.cache_files import CacheFiles, SavedCells
 from halo_weave.engines.llama.cache_plan import CachedTokens
 from halo_weave.engines.no_model import NoModelEngine
 from halo_weave.paths import index_snapshot_file, kv_cache_folder
+from halo_weave.state_file import remember_idle_reading
 from halo_weave.store.sqlite import SqliteStore
 
 assert halo_weave.cli  # registers the commands
@@ -37,6 +40,20 @@ def run(*words: str) -> str:
     result = CliRunner().invoke(app, list(words))
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def test_how_much_of_the_memory_was_read_in_idle_time_is_shown_until_the_cache_is_cleared(
+    cells: Path,
+) -> None:
+    data = str(cells.parent)
+    assert json.loads(run("cache", "status", "--data", data, "--json"))["idle_reading"] is None
+    progress = IdleReading("disk full", 1200, 3400, "SmolLM2")
+    remember_idle_reading(cells.parent, asdict(progress))
+    assert json.loads(run("cache", "status", "--data", data, "--json"))["idle_reading"] == asdict(progress)
+    shown = run("cache", "status", "--data", data).replace("\n", " ")
+    assert "SmolLM2 has read 1,200 of 3,400 tokens of the memory (disk full)" in shown
+    run("cache", "clear", "--data", data)
+    assert json.loads(run("cache", "status", "--data", data, "--json"))["idle_reading"] is None
 
 
 def test_the_cache_is_told_and_deleted(cells: Path) -> None:

@@ -98,6 +98,11 @@ QUESTIONS: dict[str, Callable[[SqlStore, str, str], Any]] = {
         two, [user(1), assistant(2), assistant(4), user(7)]
     ),
     "to wake": lambda store, one, two: store.resurrectable_chunks(one, [user(1), assistant(2, 1), user(13)]),
+    "recallable": lambda store, one, two: [
+        store.recallable_chunks(one),
+        store.recallable_chunks(two),
+        store.windows_by_last_turn(),
+    ],
     "chunk places": lambda store, one, two: ordered(store.chunk_places()),
     "chunk places since": lambda store, one, two: ordered(store.chunk_places(store.sequence() - 3)),
     "changes": lambda store, one, two: store.changes(0),

@@ -215,6 +215,33 @@ def test_history_tells_when_and_why(store, window):
     assert len(store.history(limit=2)) == 2
 
 
+def test_what_can_be_resurrected_is_listed_with_how_often_it_was(store, window):
+    first = exchange(store, window, "one two", "three four five")
+    second = exchange(store, window, "six", "seven")
+    sleep(store, window, user(first.user_turn))
+    wake(store, window, user(first.user_turn))
+    store.delete([user(second.user_turn)], now=NOW)
+    listed = store.recallable_chunks(window)
+    assert [(one.key, one.span, one.resurrections) for one in listed] == [
+        (user(first.user_turn), 2, 1),
+        (assistant(first.assistant_turn), 3, 0),
+        (assistant(second.assistant_turn), 1, 0),
+    ]
+    assert [one.start for one in listed] == [store.chunk(one.key).chunk.start for one in listed]
+
+
+def test_the_window_with_the_latest_turn_comes_first(store, window):
+    other = store.create_window("other", now=NOW).id
+    empty = store.create_window("empty", now=NOW).id
+    gone = store.create_window("gone", now=NOW).id
+    for one in (window, other, gone):
+        exchange(store, one, "one", "two")
+    store.delete_window(gone, now=NOW)
+    assert store.windows_by_last_turn() == [other, window, empty]
+    exchange(store, window, "three", "four")
+    assert store.windows_by_last_turn() == [window, other, empty]
+
+
 def test_a_window_on_another_tokenizer_keeps_its_own_reading(store, window, again):
     ids = ask(store, window, "lighthouse keeper")
     letters = Tokens.of(range(17), [bytes([letter]) for letter in b"lighthouse keeper"])

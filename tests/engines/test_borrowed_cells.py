@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,8 @@ import pytest
 
 from halo_weave.core.tokens import Role
 from halo_weave.engines.base import Capture, PrefillResult, Sampling
-from halo_weave.engines.llama.cache_files import CacheFiles, SavedCells
+from halo_weave.engines.flat_prompt import FlatPrompt
+from halo_weave.engines.llama.cache_files import CacheFiles, SavedCells, _read_tokens
 from halo_weave.engines.llama.cache_plan import CachedTokens
 from halo_weave.engines.llama.engine import LlamaEngine
 from tests.contract.talks import Talk
@@ -167,6 +170,20 @@ def test_windows_outside_the_memory_neither_lend_nor_borrow(model: Path, cells: 
         assert restored(talk) == 0
 
 
+@pytest.mark.parametrize("temporary", [False, True])
+def test_only_cells_of_temporary_prompts_are_never_written(temporary: bool, model: Path, cells: Path) -> None:
+    """Neither when text leaves the prompt, nor when the window gives way to another, nor at the end."""
+    with engine_on(model, cells, memory_bytes=1) as engine:
+        window = home_talk(engine, memory=False)
+        for asleep in ({1}, {2}, set[int]()):
+            window.asleep = asleep
+            list(engine.generate("home", replace(window.prompt(), temporary=temporary), ONE, None))
+        shared = replace(home_talk(engine, memory=False).prompt(), temporary=True)
+        list(engine.generate("other", shared, ONE, None))
+        assert list(engine.caches) == ["other"]
+    assert bool(files(cells)) != temporary
+
+
 @pytest.mark.parametrize("restarted", [False, True], ids=["open", "restarted"])
 def test_windows_of_other_people_borrow_nothing(restarted: bool, model: Path, cells: Path) -> None:
     """Not even what they may read: it was read in sight of what its owner knows."""
@@ -223,6 +240,48 @@ def test_a_file_that_was_harmed_is_never_used(model: Path, cells: Path, harm: st
         assert engine.caches["here"].count
     with engine_on(model, None) as engine:
         np.testing.assert_allclose(found, surprisal(quoting(home_talk(engine))), atol=0.02)
+
+
+@pytest.mark.parametrize("of", ["another model", "another window", "another memory"])
+def test_a_whole_file_from_elsewhere_is_never_used_for_other_text(
+    of: str, model: Path, cells: Path, tmp_path: Path
+) -> None:
+    """Its checksums are right. A file that was put into another model's folder, or under another window's name."""
+    if of == "another model":
+        other = tmp_path / "other.gguf"
+        content = bytearray(model.read_bytes())
+        content[-4000:] = bytes(4000)
+        other.write_bytes(content)
+        with engine_on(other, tmp_path / "there") as engine:
+            sleeps(home_talk(engine), FACT)
+    else:
+        with engine_on(model, tmp_path / "there") as engine:
+            home = home_talk(engine)
+            if of == "another window":  # with other text at the same positions
+                home.turns = [
+                    (role, start, engine.tokenize(said.text[::-1])) for role, start, said in home.turns
+                ]
+            sleeps(home, FACT)
+    with engine_on(model, cells) as engine:
+        assert engine.disk is not None
+        key = engine.disk.folder.name
+    target = cells / key
+    target.mkdir(parents=True, exist_ok=True)
+    for path in files(tmp_path / "there"):
+        shutil.copy(path, target / path.name)
+    with engine_on(model, cells) as engine:
+        home = home_talk(engine)
+        owner = "ann of another memory" if of == "another memory" else "ann"
+        assert restored(quoting(home), owner=owner) == 0
+        found = surprisal(quoting(home, "there")) if of != "another memory" else None
+        resumed = home.hear(ONE).read if of != "another memory" else None
+    if found is not None:
+        assert resumed is not None
+        with engine_on(model, None) as engine:
+            np.testing.assert_allclose(found, surprisal(quoting(home_talk(engine), "there")), atol=0.02)
+    if of == "another model":
+        assert resumed is not None
+        assert resumed.reused + resumed.restored == 0
 
 
 # What was deleted
@@ -362,3 +421,72 @@ def test_a_thousand_windows_are_searched_without_reading_their_cells(
     assert found.tokens.labels[0] == 700
     assert len(opened) == 1
     reader.close()
+
+
+def test_of_a_thousand_windows_with_other_words_at_the_same_positions_only_the_right_one_lends(
+    tmp_path: Path,
+) -> None:
+    count = int(os.environ.get("HALO_WEAVE_WINDOWS", "1000"))
+    held = CacheFiles(tmp_path, "key", 1 << 30)
+    labels = np.arange(40)
+    for number in range(count):
+        one = saved()
+        one.tokens.ids[:] = number
+        one.state[:] = number % 251
+        held.save_evicted(f"w{number}", one)
+    held.close()
+    held = CacheFiles(tmp_path, "key", 1 << 30)
+    for number in (0, 7, count - 1):
+        ids = np.full(40, number, np.int32)
+        prompt = FlatPrompt(labels, ids, np.zeros(40, np.uint8), np.zeros(40, np.bool_), "ann")
+        (lent,) = held.cells_to_lend("here", prompt, np.ones(40, np.bool_))
+        assert (lent.tokens.ids == number).all()
+        assert (lent.state == number % 251).all()
+    held.close()
+
+
+@pytest.mark.slow
+def test_two_servers_that_write_and_delete_at_the_same_time_use_no_wrong_cells(
+    model: Path, cells: Path
+) -> None:
+    """Each reads the same conversation in its own windows, while the other one writes it and deletes parts of it."""
+    # Nothing comes before the first turn, so its cells are the same whether they are lent or computed.
+    with engine_on(model, None) as engine:
+        expected = surprisal(quoting(home_talk(engine), "here", 0))
+    worst, lent, errors = [0.0], [0], list[BaseException]()
+
+    def serve(engine: LlamaEngine, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        try:
+            for turn in range(12):
+                home = home_talk(engine)
+                home.asleep = {int(rng.integers(1, 7))}
+                home.hear(ONE)
+                home.asleep = set()
+                home.hear(ONE)
+                if turn % 4 == 3:
+                    erase(engine, home, int(rng.integers(1, 7)))
+                talk = quoting(home, f"here {seed} {turn}", 0)
+                capture = Capture(reply=False, reading_surprisal=True)
+                read = talk.hear(ONE, capture, read_from=talk.turns[-1][1]).read
+                assert read is not None
+                assert read.surprisal is not None
+                lent[0] += read.restored > 0
+                worst[0] = max(worst[0], float(np.abs(read.surprisal - expected).max()))
+                engine.forget(talk.window)
+                if turn % 3 == 2:
+                    engine.forget("home")
+        except BaseException as error:
+            errors.append(error)
+
+    with engine_on(model, cells) as one, engine_on(model, cells) as other:
+        threads = [threading.Thread(target=serve, args=how) for how in ((one, 1), (other, 2))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    assert lent[0] > 6
+    assert worst[0] < 0.1  # the cells of another line give 1.6 to 2.5 (benchmarks/cell_kills.py)
+    for path in files(cells):
+        assert _read_tokens(path), "a file that is not whole"

@@ -23,6 +23,7 @@ from halo_weave.engines.base import (
     Engine,
     GenerationEnd,
     GenerationEvent,
+    IdleReadResult,
     ModelInfo,
     PrefillPlanned,
     PrefillResult,
@@ -116,6 +117,7 @@ class ScriptedEngine(Engine):
         self.answer, self.look, self.pause = answer, look, pause
         self.asleep_tokens = asleep_tokens
         self.windows: dict[str, _WindowCache] = {}
+        self.saved: list[tuple[str, str, CachedTokens]] = []  # read in idle time: window, owner, tokens
         self.lock = threading.RLock()
         self.closed = False
         self._info = ModelInfo(
@@ -236,14 +238,35 @@ class ScriptedEngine(Engine):
                     self._read(kept, flat, prompt, Sampling(max_new_tokens=room), capture, mode)
                     kept.prefetch_result = capture
 
+    def positions_on_disk(self, owner: str) -> Positions | None:
+        if not self.info.abilities.cuts:
+            return None
+        held = [tokens.labels for _, whose, tokens in self.saved if whose == owner]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *held]))
+
+    def read_idle(self, window: str, prompt: Prompt, *, stopped: Callable[[], bool]) -> IdleReadResult:
+        flat = FlatPrompt.of(prompt, vocabulary=VOCABULARY, context=self.info.context)
+        with self.lock:
+            if self.closed or stopped() or any(kept.speaking for kept in self.windows.values()):
+                return "given up"
+            lent = np.flatnonzero(flat.lendable)
+            whole = CachedTokens(flat.labels, flat.ids, np.arange(len(flat), dtype=np.int32))
+            self.saved.append((window, prompt.owner or "", whole.part(lent)))
+        return "saved"
+
     def forget(self, window: str) -> None:
         with self.lock:
+            gone = matching_windows(window, [name for name, *_ in self.saved])
+            self.saved = [one for one in self.saved if one[0] not in gone]
             for one in matching_windows(window, list(self.windows)):
                 self.windows.pop(one)
 
     def erase(self, spans: Sequence[tuple[int, int]], windows: Collection[str] = ()) -> None:
         first = min((first for first, _ in spans), default=0)
         with self.lock:
+            self.saved = [
+                one for one in self.saved if one[0] not in windows and not overlaps_any(one[2].labels, spans)
+            ]
             for name, kept in self.windows.items():
                 kept.asleep = [run for run in kept.asleep if not overlaps_any(run.labels, spans)]
                 if name in windows or overlaps_any(kept.live.labels, spans):
@@ -280,9 +303,10 @@ class ScriptedEngine(Engine):
         most = min(len(kept.live), len(flat))
         same = int(np.argmin(np.append(kept.live.ids[:most] == flat.ids[:most], False)))
         known, kept.prefetch_result = same - 1 if kept.prefetch_result == capture else 0, None
+        lent = [replace(tokens, borrowed=True) for _, owner, tokens in self.saved if owner == prompt.owner]
         plan = plan_cache(
             kept.live,
-            kept.asleep if mode == "splice" else (),
+            [*kept.asleep, *lent] if mode == "splice" else (),
             flat.labels,
             flat.ids,
             limit=self.info.trained_context,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from halo_weave.chat import Weave, events
+from halo_weave.chat import Weave, events, idle_reading
 from halo_weave.core.tokens import ChunkKey, Role
 from halo_weave.engines.base import Capture, Sampling
 from halo_weave.engines.llama.engine import EngineLimits, LlamaEngine
@@ -20,6 +22,7 @@ from halo_weave.search.memory_search import MemorySearch
 from halo_weave.settings import Settings
 from halo_weave.store.sqlite import SqliteStore
 from tests.contract.talks import Talk
+from tests.store.imports.test_files import mapping
 
 pytestmark = pytest.mark.model
 
@@ -76,6 +79,31 @@ def test_a_fact_of_another_chat_is_not_read_again(source: str, model_file: Path,
         if "restarted" not in source:
             assert recalled(weave, key).restored >= size
     if "restarted" in source:
+        with opened(model_file, tmp_path) as weave:
+            assert recalled(weave, key).restored >= size
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["open", "restarted"])
+def test_an_imported_chunk_is_computed_before_idle_time_and_restored_after_it(
+    restarted: bool, model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idle_reading, "on_battery", lambda: False)
+    with opened(model_file, tmp_path) as weave:
+        weave.memory.import_file(
+            io.BytesIO(json.dumps([mapping(CHATTER, "I see.", FACT, "Thank you.")]).encode())
+        )
+        found = weave.memory.search(FACT)
+        key = next(one.record.key for one in found if one.record.chunk.text == FACT)
+        size = len(weave.engine.tokenize(FACT))
+        assert recalled(weave, key).restored == 0
+        while weave.idle_reader.read_slice() == "reading":
+            pass
+        assert weave.idle_reader.progress.state == "done"
+        if not restarted:
+            (before,) = (one.id for one in weave.runtime.store.windows() if one.name == "two")
+            weave.engine.forget(before)  # a new window would copy the beginning of its prompt
+            assert recalled(weave, key).restored >= size
+    if restarted:
         with opened(model_file, tmp_path) as weave:
             assert recalled(weave, key).restored >= size
 

@@ -5,6 +5,7 @@ import os
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
@@ -253,3 +254,22 @@ def test_a_call_that_cannot_be_demanded_is_refused(silent, choice, tools):
     with pytest.raises(openai.BadRequestError) as refused:
         silent.chat.completions.create(model="any", messages=asked, tools=tools, tool_choice=choice)
     assert refused.value.param == "tool_choice"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("kind", ["chat", "incognito", "store: false", "completion", "koboldai"])
+def test_only_what_is_stored_leaves_cells_on_disk(kind, tmp_path, model_file):
+    with served(tmp_path, model_file) as guest:
+        words = "The secret code of the boat house is wandering heron forty two."
+        match kind:
+            case "chat" | "incognito":
+                ask(guest, words, model="smollm2:incognito" if kind == "incognito" else "smollm2")
+            case "store: false":
+                guest.responses.create(model="smollm2", input=words, store=False, max_output_tokens=16)
+            case "completion":
+                guest.completions.create(model="smollm2", prompt=words, max_tokens=4)
+            case "koboldai":
+                address = str(guest.base_url).removesuffix("/v1/")
+                body = {"prompt": words, "max_length": 4}
+                httpx.post(f"{address}/api/v1/generate", json=body, timeout=300).raise_for_status()
+    assert bool(list(tmp_path.rglob("*.cells"))) == (kind == "chat")

@@ -147,6 +147,7 @@ def _chosen_path(
         [Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)],
         len(ids),
         messages=(ChatMessage("user", asked),),
+        temporary=True,
     )
     sampling = Sampling(temperature=0.0, max_new_tokens=MOST_TOKENS, grammar=filing_grammar(headings))
     steps = engine.generate(FILING, prompt, sampling, None, mode="exact", stopped=stopped)

@@ -20,14 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.tokens import Ids, Positions
-from halo_weave.engines.base import ANONYMOUS_LABELS, PROCESS_LABELS
+from halo_weave.engines.base import ANONYMOUS_LABELS, PROCESS_LABELS, positions_of
 from halo_weave.engines.flat_prompt import NEVER, FlatPrompt
 from halo_weave.engines.llama.cache_plan import CachedTokens
+from halo_weave.engines.llama.cell_encoding import decode, encode
 from halo_weave.engines.llama.library import Library
 
 log = logging.getLogger(__name__)
 
-MAGIC = b"HWCELLS3"
+MAGIC = b"HWCELLS4"
 LIVE = "live"
 SAMPLES, BLOCK = 16, 1 << 20  # number and size of the blocks of a model file that are hashed to identify it
 MAX_HEAD_BYTES = 1 << 24
@@ -93,7 +94,7 @@ class _Part:
     path: Path
     number: int  # index of the part in its file
     keys: Positions  # sorted `token_keys`
-    lendable: Positions  # sorted positions of the tokens that other windows may use
+    lendable: Positions  # sorted labels of the tokens that other windows may use
     owner: str | None
 
 
@@ -127,13 +128,30 @@ class CacheFiles:
 
     def save_evicted(self, window: str, cells: SavedCells) -> None:
         """Queue cells of pruned text for writing, unless their file exists."""
-        known = token_keys(cells.tokens.labels, cells.tokens.ids)
-        if not len(known):
+        self.save_together(window, [cells])
+
+    def save_together(self, window: str, parts: Sequence[SavedCells]) -> None:
+        """Queue parts for writing to one file, unless it exists. Deleting text of one part deletes all of them."""
+        known = [token_keys(part.tokens.labels, part.tokens.ids) for part in parts]
+        if not sum(map(len, known)):
             return
-        digest = hashlib.blake2b(known.tobytes() + cells.tokens.ids.tobytes(), digest_size=12)
+        digest = hashlib.blake2b(
+            np.concatenate([*known, *(part.tokens.ids for part in parts)]).tobytes(), digest_size=12
+        )
         path = self._path(window, digest.hexdigest())
         if not path.exists():
-            self._queue_write(path, SavedWindow([cells], 0))
+            self._queue_write(path, SavedWindow(parts, 0))
+
+    def positions(self, owner: str) -> Positions:
+        """The sorted positions of all text of an owner that has cells here."""
+        found = [positions_of(part.lendable) for part in self._parts() if part.owner == owner]
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *found]))
+
+    def has_room(self, size: int) -> bool:
+        """Whether this many bytes more are within the quota, so that nothing has to be deleted for them."""
+        with self._unwritten_lock:
+            waiting = [part for saved in self._unwritten.values() for part in saved.parts]
+        return disk_use(self.root).bytes + sum(part.state.nbytes for part in waiting) + size <= self.quota
 
     def save_live(self, window: str, saved: SavedWindow) -> None:
         self._queue_write(self._path(window, LIVE), saved)
@@ -402,28 +420,41 @@ def token_keys(labels: Positions, ids: Ids) -> Positions:
 
 
 def overlaps_any(labels: Positions, spans: Iterable[Span]) -> bool:
-    """Whether one of the labels is within one of the spans."""
-    return any(bool(((labels >= first) & (labels < last)).any()) for first, last in spans)
+    """Whether the position of one of the labels is within one of the spans."""
+    positions = positions_of(labels)
+    return any(bool(((positions >= first) & (positions < last)).any()) for first, last in spans)
 
 
 # The format of a file: magic, checksum of the head, length of the head, head, states.
-# The head is JSON with the labels, ids, places and order of each part, and the checksum of its state.
+# The head is JSON with the key of the model (the name of the file's folder), the labels, ids, places and order of each part, and
+# the size and checksum of its state, and whether it is encoded with 8 bits.
 
 
 def _write(path: Path, saved: SavedWindow) -> None:
     """Write a file completely or not at all, readable by the user only."""
     for folder in reversed(path.parents[:2]):  # the folder of all models, and that of this model
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    head = json.dumps(
-        {"clean": saved.exact_prefix, "parts": [_part_as_json(part) for part in saved.parts]}
-    ).encode()
+    # A window's live cells stay as they are, so that it goes on exactly; those of chunks are rounded to 8 bits.
+    live = path.name.split(".")[1] == LIVE
+    encoded = [None if live else encode(part.state) for part in saved.parts]
+    states = [part.state if code is None else code for part, code in zip(saved.parts, encoded, strict=True)]
+    parts = [
+        {
+            **_part_as_json(part),
+            "encoded": code is not None,
+            "bytes": state.nbytes,
+            "checksum": _checksum(state.data).hex(),
+        }
+        for part, code, state in zip(saved.parts, encoded, states, strict=True)
+    ]
+    head = json.dumps({"key": path.parent.name, "clean": saved.exact_prefix, "parts": parts}).encode()
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.unlink(missing_ok=True)
     try:
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(MAGIC + _checksum(head) + len(head).to_bytes(4, "little") + head)
-            for part in saved.parts:
-                file.write(part.state.data)
+            for state in states:
+                file.write(state.data)
         partial.replace(path)
     except OSError:
         partial.unlink(missing_ok=True)
@@ -440,8 +471,6 @@ def _part_as_json(part: SavedCells) -> dict[str, Any]:
         "lendable": np.flatnonzero(part.lendable).tolist(),
         "lenders": sorted(part.lenders),
         "owner": part.owner,
-        "bytes": part.state.nbytes,
-        "checksum": _checksum(part.state.data).hex(),
     }
 
 
@@ -453,7 +482,7 @@ def _read_tokens(path: Path) -> list[SavedCells]:
     """The parts of a file without their keys and values; none if it is damaged or has another format."""
     try:
         with path.open("rb") as file:
-            return [_part_from_json(part, b"") for part in _read_head(file)["parts"]]
+            return [_part_from_json(part, np.zeros(0, np.uint8)) for part in _read_head(file)["parts"]]
     except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError):
         return []
 
@@ -467,12 +496,12 @@ def _read_head(file: BinaryIO) -> dict[str, Any]:
     if _checksum(raw) != front[len(MAGIC) : -4]:
         raise ValueError("the checksum of its head is wrong")
     head = json.loads(raw)
-    if not isinstance(head, dict):
-        raise ValueError("its head is not a JSON object")
+    if not isinstance(head, dict) or head.get("key") != Path(file.name).parent.name:
+        raise ValueError("it is of another model")
     return head
 
 
-def _part_from_json(entry: Mapping[str, Any], state: bytes) -> SavedCells:
+def _part_from_json(entry: Mapping[str, Any], state: npt.NDArray[np.uint8]) -> SavedCells:
     labels = np.array(entry["labels"], np.int64)
     tokens = CachedTokens(labels, np.array(entry["ids"], np.int32), np.array(entry["places"], np.int32))
     order, latest = np.array(entry["order"], np.intp), np.array(entry["latest"], np.int64)
@@ -486,9 +515,7 @@ def _part_from_json(entry: Mapping[str, Any], state: bytes) -> SavedCells:
     ):
         raise ValueError("its head is inconsistent")
     lenders = frozenset(str(window) for window in entry["lenders"])
-    return SavedCells(
-        tokens, order, np.frombuffer(state, np.uint8), latest, lendable, lenders, entry["owner"]
-    )
+    return SavedCells(tokens, order, state, latest, lendable, lenders, entry["owner"])
 
 
 def _read_parts(file: BinaryIO, number: int | None) -> SavedWindow:
@@ -501,7 +528,8 @@ def _read_parts(file: BinaryIO, number: int | None) -> SavedWindow:
             state = file.read(entry["bytes"])
             if len(state) != entry["bytes"] or _checksum(state).hex() != entry["checksum"]:
                 raise ValueError("the checksum of its cells is wrong")
-            part = _part_from_json(entry, state)
+            numbers = np.frombuffer(state, np.uint8)
+            part = _part_from_json(entry, decode(numbers) if entry["encoded"] else numbers)
             # Labels that the writing process has assigned mean nothing here.
             foreign = part.tokens.labels <= PROCESS_LABELS
             part.tokens.labels[foreign] = np.arange(next_label, next_label - foreign.sum(), -1)

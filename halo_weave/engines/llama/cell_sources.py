@@ -81,13 +81,14 @@ def _shared_prefix_length(cache: KvCache, ids: Ids) -> int:
 def save_evicted(disk: CacheFiles | None, window: str, cache: KvCache) -> None:
     """Write the cells of text that was pruned in this turn to disk."""
     for evicted_cells in cache.newly_evicted:
-        if disk:
+        if disk and not cache.temporary:
             disk.save_evicted(window, evicted_cells)
     cache.newly_evicted.clear()
 
 
 def save_window(disk: CacheFiles | None, window: str, cache: KvCache) -> None:
     """Write the live tokens of a window to disk, before its cache is dropped."""
+    disk = None if cache.temporary else disk
     if disk and not cache.shift_pending and not cache.rebuild_reason:
         cache.drop_erased()
     if disk and cache.count and not cache.shift_pending and not cache.rebuild_reason:

@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow
-from halo_weave.core.tokens import Ids, Tokens
+from halo_weave.core.tokens import Ids, Positions, Tokens
 from halo_weave.engines.base import (
     Capture,
     Engine,
     GenerationEnd,
     GenerationEvent,
+    IdleReadResult,
     PrefillPlanned,
     PrefillResult,
     Prompt,
@@ -234,6 +235,20 @@ class LlamaEngine(Engine):
             with contextlib.suppress(EngineError):  # closed
                 self.scheduler.post(work, window, idle_only=True)
 
+    def positions_on_disk(self, owner: str) -> Positions | None:
+        return self.disk.positions(owner) if self.disk else None
+
+    def read_idle(self, window: str, prompt: Prompt, *, stopped: Callable[[], bool]) -> IdleReadResult:
+        flat = FlatPrompt.of(prompt, vocabulary=self.model.size, context=self.info.context)
+        results: list[IdleReadResult] = []
+        with contextlib.suppress(EngineError):  # closed
+            work = self._read_idle(window, flat, stopped, results)
+            task = self.scheduler.post(work, "idle", idle_only=True, gives_up=True)
+            task.out.get()
+            if task.error and not task.cancelled:
+                raise task.error
+        return results[0] if results else "given up"
+
     def forget(self, window: str) -> None:
         """A window that is generating is dropped when it has finished."""
 
@@ -290,6 +305,7 @@ class LlamaEngine(Engine):
             captures_rows = capture is not None and (capture.reply or capture.reading)
             cache = self._cache(window, len(prompt) + sampling.max_new_tokens, attention=captures_rows)
             self._drop_erased(cache, prompt)
+            cache.temporary = prompt.temporary
             if cache.attention_capture and capture:
                 cache.attention_capture.choose(capture)
             with Sampler(self.model, sampling, prompt.ids) as sampler:
@@ -321,6 +337,7 @@ class LlamaEngine(Engine):
             captures_rows = observation.rows_from != NEVER
             cache = self._cache(window, len(prompt) + room, attention=captures_rows)
             self._drop_erased(cache, prompt)
+            cache.temporary = prompt.temporary
             if cache.attention_capture and observation.capture:
                 cache.attention_capture.choose(observation.capture)
             self._load_saved_cells(window, cache, prompt, mode, observation)
@@ -334,6 +351,39 @@ class LlamaEngine(Engine):
                     yield None
             finally:
                 cache.prefetch_result = cache.prefetch_result or observation
+
+    def _read_idle(
+        self, window: str, prompt: FlatPrompt, stopped: Callable[[], bool], results: list[IdleReadResult]
+    ) -> Generator[GenerationEvent | None]:
+        """Prefill in a context of its own, which is closed afterwards: windows keep their caches, and lose no memory."""
+        lent, disk = prompt.labels[prompt.lendable], self.disk
+        in_memory = [
+            cache.labels[: cache.count][cache.lendable[: cache.count]]
+            for cache in self.caches.values()
+            if cache.owner == prompt.owner and not cache.erased
+        ]
+        if disk is None or not len(lent):
+            return
+        if np.isin(lent, np.concatenate([lent[:0], *in_memory])).all():
+            results.append("in memory")
+            return
+        if not disk.has_room(len(prompt) * self.config.cell_bytes):
+            results.append("disk full")
+            return
+        with contextlib.closing(
+            KvCache(self.model, self.config, len(prompt) + SPARE_CELLS, attention=False)
+        ) as cache:
+            copy_shared_prefix(cache, self.caches.values(), prompt)
+            prefill = self._prefill(cache, prompt, 0, Observation(), "splice", batch=PREFETCH_BATCH)
+            with contextlib.closing(prefill):
+                for _ in prefill:
+                    if stopped():
+                        return
+                    yield None
+            if not stopped():
+                first = int(np.argmax(prompt.lendable))
+                disk.save_together(window, cache.snapshot(start=first).parts)
+                results.append("saved")
 
     @contextlib.contextmanager
     def _mark_active(self, window: str) -> Iterator[None]:

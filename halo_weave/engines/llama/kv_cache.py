@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from halo_weave.core.brightness import AttentionRow, Floats
 from halo_weave.core.tokens import Ids, Positions
-from halo_weave.engines.base import ANONYMOUS_LABELS, UNSENT_LABELS
+from halo_weave.engines.base import ANONYMOUS_LABELS, UNSENT_LABELS, positions_of
 from halo_weave.engines.flat_prompt import (
     CHUNK,
     NEVER,
@@ -149,6 +149,7 @@ class KvCache:
         self.disk_unchecked = True  # the window's saved cells on disk have not been loaded yet
         self.evicted: list[SavedCells] = []  # cells of pruned text
         self.newly_evicted: list[SavedCells] = []  # those that have not been written to disk yet
+        self.temporary = False  # its cells are never written to disk
         self.prefetch_result: Observation | None = None  # captured by a prefetch of text that is not sent yet
         self.exp_buffer = np.empty(model.size, dtype=np.float32)
         self._open(size, attention=attention)
@@ -226,9 +227,9 @@ class KvCache:
         self.load_saved(saved)
         self.rebuild_reason = rebuild_reason
 
-    def snapshot(self, first: int = NEVER) -> SavedWindow:
-        """A copy of the first live tokens (all by default), without text that was typed but not sent."""
-        sent = np.arange(_length_before_unsent(self.labels[: min(self.count, first)]))
+    def snapshot(self, first: int = NEVER, *, start: int = 0) -> SavedWindow:
+        """A copy of the first live tokens (all by default) from `start` on, without text that was typed but not sent."""
+        sent = np.arange(start, _length_before_unsent(self.labels[: min(self.count, first)]))
         pieces = [
             run[piece]
             for run in self._contiguous_runs(sent)
@@ -325,7 +326,7 @@ class KvCache:
         If the prompt still has deleted tokens, its turn began before the deletion: then they are removed later.
         """
         ends = [span.last - 1 for span in self.erased]
-        if prompt is not None and bool(np.isin(ends, prompt.labels).any()):
+        if prompt is not None and bool(np.isin(ends, positions_of(prompt.labels)).any()):
             return
         stale = self._stale_from()
         self.erased.clear()

@@ -18,14 +18,11 @@ Work = Generator[T | None, None, None]
 
 
 class _Task(Generic[T]):
-    def __init__(self, work: Work[T], key: str, number: int, idle_only: bool, must_run: bool) -> None:
-        self.work, self.key, self.number, self.idle_only, self.must_run = (
-            work,
-            key,
-            number,
-            idle_only,
-            must_run,
-        )
+    def __init__(
+        self, work: Work[T], key: str, number: int, idle_only: bool, gives_up: bool, must_run: bool
+    ) -> None:
+        self.work, self.key, self.number = work, key, number
+        self.idle_only, self.gives_up, self.must_run = idle_only, gives_up, must_run
         self.out: SimpleQueue[T | None] = SimpleQueue()  # None: the task is done
         self.produced = self.consumed = 0  # number of values
         self.cancelled = self.done = False
@@ -63,22 +60,34 @@ class FairScheduler(Generic[T]):
                 task.cancelled = True
                 self.changed.notify_all()
 
-    def post(self, work: Work[T], key: str, *, idle_only: bool = False, must_run: bool = False) -> _Task[T]:
+    def post(
+        self,
+        work: Work[T],
+        key: str,
+        *,
+        idle_only: bool = False,
+        gives_up: bool = False,
+        must_run: bool = False,
+    ) -> _Task[T]:
         """Queue work without waiting for it.
 
-        `idle_only`: run only while there is no other work; it never cancels other work. `must_run`: finish the work even if
-        the scheduler is closed.
+        `idle_only`: run only while there is no other work; it never cancels other work. `gives_up`: cancel the work as soon
+        as there is other work, also if that is `idle_only`. `must_run`: finish the work even if the scheduler is closed.
         """
         with self.changed:
             if self.closed:
                 raise EngineError("The engine is closed.")
             self.posted += 1
-            task = _Task(work, key, self.posted, idle_only, must_run)
-            same = [older for older in self.tasks if older.key == key and not older.done]
-            if idle_only and not all(older.idle_only for older in same):
+            task = _Task(work, key, self.posted, idle_only, gives_up, must_run)
+            unfinished = [older for older in self.tasks if not older.done]
+            same = [older for older in unfinished if older.key == key]
+            if (idle_only and not all(older.idle_only for older in same)) or (gives_up and unfinished):
                 task.done = True
+                task.out.put(None)
                 work.close()
                 return task
+            for older in unfinished:
+                older.cancelled |= older.gives_up
             for older in same:
                 older.cancelled = True
                 older.error = EngineError("This was cancelled, since the window began something new.")

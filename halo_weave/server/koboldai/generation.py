@@ -332,7 +332,7 @@ def prompt_of(engine: Engine, request: Generate) -> Prompt:
         raise BadInput("The prompt is empty. Send at least one token.")
     if len(ids) >= engine.info.context:
         raise BadInput(f"The prompt has {len(ids)} tokens; this model takes less than {engine.info.context}.")
-    return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
+    return Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids), temporary=True)
 
 
 def _attention(step: Step | None, request: Generate, model: ModelInfo) -> dict[str, Any] | None:

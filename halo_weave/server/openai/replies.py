@@ -392,7 +392,7 @@ def complete_tokens(
 def _complete_tokens(
     weave: Weave, runs: StatelessRuns, ids: Ids, sampling: Sampling, parser: ReplyParser, choice: Choice
 ) -> Generator[ReplyPiece, None, None]:
-    prompt = Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids))
+    prompt = Prompt([Segment("chunk", np.arange(len(ids), dtype=np.int64), ids)], len(ids), temporary=True)
     with runs.take(secrets.token_hex(8)) as (window, stop):
         steps = weave.engine.generate(window, prompt, sampling, None, mode="exact", stopped=stop.is_set)
         try:

@@ -61,7 +61,8 @@ export class MaintenanceView {
     this.onlyLine.hidden = !current;
     const deleted = memory.deleted ? `; ${counted(memory.deleted, "chunk")} deleted` : "";
     const windows = counted(memory.windows, "window");
-    this.numbers.textContent = `${extent(memory)} in ${windows}, ${size(memory.bytes)} on disk${deleted}.`;
+    this.numbers.textContent = `${extent(memory)} in ${windows}, ${size(memory.bytes)} on disk${deleted}. `
+      + idleWords(status.idle_reading);
     if (this.#timer) return; // how far embedding is stands there
     const ready = embedder.state === "ready" || this.#embedders.length > 0;
     fill(this.meaning, h("p", { class: "quiet", text: embedderWords(embedder) }),
@@ -204,6 +205,13 @@ export class MaintenanceView {
     const text = message ? `${message}…` : `${by}: ${done} of ${counted(total, "chunk")}`;
     fill(this.meaning, h("p", { class: "quiet", role: "status", text }), bar);
   }
+}
+
+/** How much of the memory the model need not read when it is resurrected. @param {Status["idle_reading"]} reading */
+function idleWords({ state, done, total }) {
+  if (!total || ["off", "unavailable"].includes(state)) return "";
+  const why = { "on battery": ", paused on battery", "disk full": ", as much as the disk cache may hold" }[state] ?? "";
+  return `Read in idle time: ${Math.floor(100 * done / total)} %${why}.`;
 }
 
 /** @param {Status["embedder"]} embedder */
