@@ -252,10 +252,10 @@ def judge(model: RecallModel, examples: Examples, least: float) -> dict[str, flo
             first.append(bool(labels[np.argmax(features @ ranking)]))
     return {
         "needs": len(passed[False]),
-        "gets_something": round(float(np.mean(passed[False] or [0])), 3),
-        "best_is_evidence": round(float(np.mean(first or [0])), 3),
+        "gets_something": round(float(np.mean(passed[False])), 3),
+        "best_is_evidence": round(float(np.mean(first)), 3),
         "needless": len(passed[True]),
-        "gets_something_needless": round(float(np.mean(passed[True] or [0])), 3),
+        "gets_something_needless": round(float(np.mean(passed[True])), 3),
     }
 
 

@@ -283,7 +283,7 @@ class NeedWeights:
     intercept: float
 
     def log_odds(self, features: Mapping[str, float]) -> float:
-        return self.intercept + sum(getattr(self, name) * value for name, value in features.items())
+        return float(self.intercept + sum(getattr(self, name) * value for name, value in features.items()))
 
 
 @dataclass(frozen=True, slots=True)
