@@ -77,7 +77,8 @@ test("what came along with a hit has not that hit's words or fit", () => {
 
 test("what happened is told in plain words", () => {
   const parts = { meaning: 3.31, words: 3.98, user: 0.41, time: 0.001 };
-  assert.equal(fit(7.7, parts), "Strong fit: helps with a likelihood of 100 % (meaning 3.3, words 4.0, said by you 0.4)");
+  const strong = "Strong fit: helps with a likelihood of 100 % (meaning 3.3, words 4.0, said by you 0.4)";
+  assert.equal(fit(7.7, parts), strong);
   const hit = { by: "recall", part: "hit", words: [], similarity: 7.7, parts };
   const fits = "Strong fit: helps with a likelihood of 100 % (meaning 3.3, words 4.0, said by you 0.4)";
   assert.equal(happening("resurrected", hit, "Soup."), `Woken by what stands near it. ${fits}`);
