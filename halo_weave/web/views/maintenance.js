@@ -210,7 +210,9 @@ export class MaintenanceView {
 /** How much of the memory the model need not read when it is resurrected. @param {Status["idle_reading"]} reading */
 function idleWords({ state, done, total }) {
   if (!total || ["off", "unavailable"].includes(state)) return "";
-  const why = { "on battery": ", paused on battery", "disk full": ", as much as the disk cache may hold" }[state] ?? "";
+  /** @type {Record<string, string>} */
+  const reasons = { "on battery": ", paused on battery", "disk full": ", as much as the disk cache may hold" };
+  const why = reasons[state] ?? "";
   return `Read in idle time: ${Math.floor(100 * done / total)} %${why}.`;
 }
 
