@@ -223,7 +223,7 @@ class Settings:
     )
     timestamps: bool = _system(
         True,
-        "Tell the model the day of your first message of each day, and the date of what it reads from other chats.",
+        "Tell the model the date when a message asks about time, and the date of what it reads from other chats.",
     )
     memory_tree_in_prompt: bool = _system(
         True, "Describe the model's notes and structured memory in its system prompt."

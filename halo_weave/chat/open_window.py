@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from datetime import datetime
 from itertools import pairwise
 from threading import RLock
 from typing import Any, Literal
@@ -27,6 +27,7 @@ from halo_weave.chat.recall_plan import (
 from halo_weave.chat.reply import THOUGHT, TOOL, ReplyParser
 from halo_weave.chat.views import ChunkView, PrunedGap, PrunedGaps, TokenBudget
 from halo_weave.core.brightness import Floats, resurrected_brightness
+from halo_weave.core.informativeness import asks_about_time
 from halo_weave.core.pruning import PrunePlan, PruneReason
 from halo_weave.core.resurrection import (
     PlannedResurrection,
@@ -87,7 +88,6 @@ class OpenWindow:
     chunk_origins: dict[ChunkKey, ChunkOrigin] = field(default_factory=dict)
     annotations: dict[int, TurnAnnotation] = field(default_factory=dict)  # by turn id
     said_at: dict[int, datetime] = field(default_factory=dict)  # by turn id
-    days_with_user_turns: set[date] = field(default_factory=set)  # the first message of each day is annotated
     retokenized: set[int] = field(
         default_factory=set
     )  # start positions of chunks stored with another tokenizer
@@ -201,8 +201,6 @@ class OpenWindow:
         is_decided = turn_id in self.annotations or self.must_not_send(origin.window, turn_id)
         if not is_decided and (annotation := self.annotation(chunk, origin)):
             self._set_annotation(turn_id, annotation)
-        if origin.window == self.record.id and chunk.key.role is Role.USER and DOCUMENT not in origin.tags:
-            self.days_with_user_turns.add(origin.said.astimezone().date())
         self.chunk_origins[chunk.key], self.said_at[turn_id] = origin, origin.said
 
     def _set_annotation(self, turn_id: int, annotation: TurnAnnotation) -> None:
@@ -230,9 +228,7 @@ class OpenWindow:
             return TurnAnnotation.quotation(said, role, chat=self._other_chat(origin.window), speaker=speaker)
         if role is Role.ASSISTANT:
             return None
-        return TurnAnnotation.of_user_turn(
-            speaker, origin.said if self._starts_new_day(origin.said) else None
-        )
+        return TurnAnnotation.of_user_turn(speaker, origin.said if self._needs_date(chunk.text) else None)
 
     def extend_annotation(self, turn_id: int, before: str, after: str) -> None:
         """Append to the text around a message of this chat in the prompt."""
@@ -241,10 +237,10 @@ class OpenWindow:
         with self.lock:
             self._set_annotation(turn_id, annotation)
 
-    def next_message_annotation(self, speaker: str, now: datetime) -> TurnAnnotation | None:
+    def next_message_annotation(self, text: str, speaker: str, now: datetime) -> TurnAnnotation | None:
         """The annotation of the user's next message, if it is sent now."""
         speaker_name = speaker if speaker in self.people else ""
-        return TurnAnnotation.of_user_turn(speaker_name, now if self._starts_new_day(now) else None)
+        return TurnAnnotation.of_user_turn(speaker_name, now if self._needs_date(text) else None)
 
     def _belongs_here(self, window_id: str, turn_id: int) -> bool:
         """Whether a turn belongs to this chat: it was said here, or this chat branched off after it."""
@@ -256,9 +252,9 @@ class OpenWindow:
             self.ancestors = ancestor_turns(self.store, self.record.id, frozenset({self.record.id}))
         return self.ancestors
 
-    def _starts_new_day(self, said: datetime) -> bool:
-        """Whether a message is the first of its day among the live turns of this chat."""
-        return self.settings.timestamps and said.astimezone().date() not in self.days_with_user_turns
+    def _needs_date(self, text: str) -> bool:
+        """Whether the model is told the day of a message. With a day before every chat, small models write of it unasked."""
+        return self.settings.timestamps and asks_about_time(text)
 
     def _has_traces_of_this_strategy(self, traces: Floats | None) -> bool:
         """Whether stored traces fit this window's strategy. No traces fit every strategy."""

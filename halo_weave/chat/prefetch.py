@@ -150,7 +150,7 @@ def _prompt_of(open_window: OpenWindow, request: _PrefetchRequest, runtime: Runt
         open_window.system_prompt,
         annotations,
         frozenset(retokenized),
-        message_annotation=open_window.next_message_annotation(request.speaker, runtime.now()),
+        message_annotation=open_window.next_message_annotation(request.text, request.speaker, runtime.now()),
         effort=open_window.settings.effort,
         typed_tokens=open_window.engine.tokenize(request.text) if request.text else None,
         said_at=said_at,

@@ -96,8 +96,8 @@ class TurnAnnotation:
 
     @classmethod
     def of_user_turn(cls, speaker: str, day: datetime | None) -> TurnAnnotation | None:
-        """Annotation for a user's turn of this chat: the speaker if several people write, and the day if the turn is
-        the day's first."""
+        """Annotation for a user's turn of this chat: the speaker if several people write, and the day if the turn asks about
+        time."""
         before = f"[{day.astimezone():%A, %d %B %Y}]\n" if day else ""
         before += f"{_shortened(speaker)}: " if speaker else ""
         return cls(before) if before else None

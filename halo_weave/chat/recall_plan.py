@@ -33,8 +33,8 @@ ASKED_PROBABILITY = 0.01  # `min_probability` of a message that asks what is rem
 PROBABLY_KNOWN = 0.6  # sum of the hits' probabilities from which on memory probably has the answer
 PROBABLY_KNOWN_LIVE = 0.25  # the same of one chunk that is live anyway
 MAX_COMPARED = 40  # hits that are searched for corrections
-COMPARED_FROM = 0.1  # probability of hits that are searched for corrections
-CORRECTION_GAP = 1.0  # similarity that a correction may be below the statement that it corrects
+COMPARED_FROM = 0.05  # probability of hits that are searched for corrections
+CORRECTION_GAP = 2.0  # similarity that a correction may be below the statement that it corrects
 MAX_NEAR_MISSES = 5  # near misses that are shown
 RELATED = 0.02  # a hit with at least this probability is shown even if it contains no word of the text
 
@@ -165,6 +165,7 @@ def search_and_plan_recall(
         if request.kind == "ask":
             text = request.text if query_terms(request.text, 1) else text
             min_probability = min(min_probability, ASKED_PROBABILITY)
+            only = only.narrowed(Role.USER, None, None)  # not what the assistant knows about the subject
     only = filter_by_settings(only, settings, store, owner)
     hits = search(
         text,

@@ -20,6 +20,7 @@ _CHANGED = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 MIN_SHARED = 2  # terms that a correction shares with the earlier statement
+MIN_SHARE = 0.3  # the same as a share of the earlier statement's terms
 RARE = 2  # one shared term suffices if at most so many of the statements contain it
 MAX_TERMS = 64
 
@@ -27,8 +28,8 @@ MAX_TERMS = 64
 def find_corrections(statements: Sequence[str]) -> list[tuple[int, int]]:
     """Pairs (earlier, later) of statements in the order in which they were said, of which the later corrects the earlier.
 
-    A correction says that something changed, and is about the same: it repeats two terms, or one that hardly any other
-    statement contains.
+    A correction says that something changed, and is about the same: it repeats two terms and a third of those of the earlier
+    statement, or one that hardly any other statement contains.
     """
     terms = [query_terms(text, MAX_TERMS).keys() for text in statements]
     frequency = Counter(term for some in terms for term in some)
@@ -37,6 +38,6 @@ def find_corrections(statements: Sequence[str]) -> list[tuple[int, int]]:
         (earlier, later)
         for later in changes
         for earlier in range(later)
-        if len(shared := terms[earlier] & terms[later]) >= MIN_SHARED
+        if len(shared := terms[earlier] & terms[later]) >= max(MIN_SHARED, MIN_SHARE * len(terms[earlier]))
         or any(frequency[term] <= RARE for term in shared)
     ]

@@ -200,6 +200,23 @@ def asks_for_own_fact(text: str) -> bool:
     )
 
 
+_TIME = re.compile(
+    r"""\b(?:today|tonight|tomorrow|yesterday|the\s+date|what\s+(?:day|date|year|month)|which\s+(?:day|date|year|month)|days?\s+left|ago
+    | (?:this|next|last)\s+(?:week|month|year|weekend|\w+day) | how\s+(?:many|much\s+longer|long)\b.*\b(?:until|till|since|left) | how\s+old)\b
+    | \b(?:heute|morgen|gestern|welche[rsnm]?\s+(?:tag|datum|jahr)|(?:diese|nächste|letzte)[rsnm]?\s+(?:woche|monat|jahr|wochenende)|wie\s+(?:lange|viele\s+tage)\b.*\bbis|wie\s+alt)\b
+    | \b(?:aujourd['’]hui|demain|hier|quel\s+jour|quelle\s+date|(?:semaine|mois|année)\s+(?:prochaine?|dernière?)|quel\s+âge)\b
+    | \b(?:hoy|mañana|ayer|qué\s+(?:día|fecha)|(?:próxim|pasad)[oa]|cuántos\s+(?:días|años))\b
+    | \b(?:oggi|domani|ieri|che\s+(?:giorno|data)|quanti\s+anni)\b | \b(?:hoje|amanhã|ontem|que\s+(?:dia|data))\b | \b(?:vandaag|morgen|gisteren|welke\s+(?:dag|datum))\b
+    | \b(?:сегодня|завтра|вчера|како(?:й|е)\s+(?:день|число)|сколько\s+(?:дней|лет))\b | 今天|明天|昨天|几号|今日|明日|昨日|何日|اليوم|غدا|أمس""",
+    re.I | re.X,
+)
+
+
+def asks_about_time(text: str) -> bool:
+    """Whether a message asks something that cannot be answered without today's date."""
+    return any(_asks(sentence) and _TIME.search(sentence) for sentence, _ in _sentences(text))
+
+
 def asks_about_the_past(text: str) -> bool:
     """Whether a message asks for something that was said or happened before."""
     return bool(_ABOUT_THE_PAST.search(text))

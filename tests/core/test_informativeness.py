@@ -4,6 +4,7 @@ import pytest
 
 from halo_weave.core.informativeness import (
     asks_about_the_past,
+    asks_about_time,
     asks_for_own_fact,
     informative_share,
     is_first_person,
@@ -280,3 +281,27 @@ def test_how_do_i_and_write_me_say_nothing_about_their_author():
     assert not is_first_person("How do I reverse a list?")
     assert not is_first_person("Can you write me a poem?")
     assert is_first_person("How do I get to my office?")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What day is it today?",
+        "How many days are left until Christmas?",
+        "What should I cook tonight?",
+        "What did I plan for next week?",
+        "Wie lange ist es noch bis Weihnachten?",
+        "¿Qué fecha es mañana?",
+        "今日は何日ですか？",
+    ],
+)
+def test_what_cannot_be_answered_without_the_date_asks_about_time(text):
+    assert asks_about_time(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["It smells like rain today.", "When is my check-up?", "Write a note to Gerd.", "Which port is open?"],
+)
+def test_statements_and_other_questions_do_not_ask_about_time(text):
+    assert not asks_about_time(text)
