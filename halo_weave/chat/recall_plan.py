@@ -165,7 +165,8 @@ def search_and_plan_recall(
         if request.kind == "ask":
             text = request.text if query_terms(request.text, 1) else text
             min_probability = min(min_probability, ASKED_PROBABILITY)
-            only = only.narrowed(Role.USER, None, None)  # not what the assistant knows about the subject
+            if settings.recall_role is None:
+                only = only.narrowed(Role.USER, None, None)  # not what the assistant knows about the subject
     only = filter_by_settings(only, settings, store, owner)
     hits = search(
         text,

@@ -67,7 +67,9 @@ def test_an_answer_from_another_window_has_its_date_and_origin(weave):
     ).id
     chunks = [
         one
-        for event in of(events.ChunksResurrected, list(weave.turns.steps(other, QUESTION)))
+        for event in of(
+            events.ChunksResurrected, list(weave.turns.steps(other, "What does a greyhound need?"))
+        )
         for one in event.chunks
     ]
     answers = [one for one in chunks if one.chunk.key.role is Role.ASSISTANT]
