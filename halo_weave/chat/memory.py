@@ -36,7 +36,6 @@ from halo_weave.core.resurrection import (
     RecallHit,
     RecallPlan,
     ResurrectReason,
-    recall_threshold,
 )
 from halo_weave.core.retrieval_heads import Calibration
 from halo_weave.core.tokens import Chunk, ChunkKey, Role
@@ -541,8 +540,7 @@ class McpMemory:
             user_weight=settings.user_weight,
             only=only,
         )
-        threshold = recall_threshold(hits, settings.min_probability, budget)
-        hits = [] if threshold is None else [hit for hit in hits if hit.similarity >= threshold]
+        hits = [hit for hit in hits if is_related_hit(hit)]  # whoever searches needs memory
         records = {one.key: one for one in runtime.store.chunks_by_key(hit.key for hit in hits)}
         names = runtime.window_names()
         found: list[MemoryHit] = []

@@ -30,13 +30,15 @@ from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # hits of a search that the plan chooses from
 ASKED_PROBABILITY = 0.01  # `min_probability` of a message that asks what is remembered
-PROBABLY_KNOWN = 0.6  # sum of the hits' probabilities from which on memory probably has the answer
-PROBABLY_KNOWN_LIVE = 0.25  # the same of one chunk that is live anyway
+PROBABLY_KNOWN = 0.5  # sum of the hits' probabilities from which on memory probably has the answer
+PROBABLY_KNOWN_LIVE = 0.1  # the same of one chunk that is live anyway
 MAX_COMPARED = 40  # hits that are searched for corrections
 COMPARED_FROM = 0.05  # probability of hits that are searched for corrections
 CORRECTION_GAP = 2.0  # similarity that a correction may be below the statement that it corrects
 MAX_NEAR_MISSES = 5  # near misses that are shown
-RELATED = 0.02  # a hit with at least this probability is shown even if it contains no word of the text
+RELATED_MEANING = (
+    2.25  # a hit with at least this part of its similarity is shown even if it contains no word of the text
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,8 @@ def filter_by_settings(only: SearchFilter, settings: Settings, store: SqlStore, 
 
 def is_related_hit(hit: RecallHit) -> bool:
     """Whether a hit is related to the text at all: by a word, a date, or its meaning."""
-    return bool(hit.words) or hit.parts.get("time", 0) > 0 or hit.probability >= RELATED
+    parts = hit.parts
+    return bool(hit.words) or parts.get("time", 0) > 0 or parts.get("meaning", 0) >= RELATED_MEANING
 
 
 def hits_in_order(keys: Sequence[ChunkKey]) -> list[RecallHit]:

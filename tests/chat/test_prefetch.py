@@ -112,11 +112,14 @@ def test_a_busy_machine_computes_frames_only_and_an_idle_one_what_wakes_up(weave
     asked = []
     monkeypatch.setattr(weave.engine, "prefetch", lambda *_, max_computed, **__: asked.append(max_computed))
     window = weave.windows.create("one", settings={**SMALL, "prefetch": "compute"}).id
-    read(weave, window, "Hello.")  # nobody looks at the processors for a frame
+    read(
+        weave, window, "The key of the lighthouse hangs behind the barometer."
+    )  # nobody looks at the processors for a frame
+    weave.chunks.prune(window, weave.windows.context(window).turns[0].chunks[0].chunk.key)
     for resting in (90, 10):
         times = iter([(0, 0), (100, resting)])
         monkeypatch.setattr(prefetch, "_processor_times", lambda times=times: next(times))
-        weave.memory.preview(window, "Hello again.", prefetch=True)
+        weave.memory.preview(window, "Where does the key of the lighthouse hang?", prefetch=True)
         weave._prefetcher.settle()
     assert asked == [prefetch.FRAMES, None, prefetch.FRAMES]
 

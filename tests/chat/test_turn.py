@@ -240,16 +240,18 @@ def test_surprise_keeps_what_was_new_to_the_model(assembled):
     assert "Zebra quartz vexes jolly dwarves by moonlight." in live
 
 
-def test_the_model_is_told_the_day_once(assembled):
+def test_the_model_is_told_the_day_when_a_message_asks_about_time(assembled):
     weave = assembled()
     window = weave.windows.create("one", settings={**SMALL, "timestamps": True})
     weave.engine.replies = ["Hello!", "Well."]
-    list(weave.turns.steps(window.id, "Hello."))
-    list(weave.turns.steps(window.id, "And how are you?"))
+    list(weave.turns.steps(window.id, "Hello. It rains today."))
+    assert "2026" not in spoken_prompt(weave, window.id)
+    asked = "What day is it today?"
+    list(weave.turns.steps(window.id, asked))
     prompt = spoken_prompt(weave, window.id)
-    assert "[Monday, 04 May 2026]\nHello." in prompt
+    assert f"[Monday, 04 May 2026]\n{asked}" in prompt
     assert prompt.count("2026") == 1
-    assert weave.windows.context(window.id).turns[0].chunks[0].chunk.text == "Hello."
+    assert weave.windows.context(window.id).turns[2].chunks[0].chunk.text == asked
 
 
 def test_a_stamp_at_the_beginning_of_a_reply_is_neither_shown_nor_stored(assembled):

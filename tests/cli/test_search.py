@@ -194,7 +194,7 @@ def test_a_search_is_narrowed_to_windows_with_a_tag(memory):
         talk(store, second)
     assert len({hit["window"] for hit in found(memory, "violin", "--limit", "50")["hits"]}) == 2
     for more in ((), ("--budget", "500")):
-        hits = found(memory, "violin", "--tag", "music", *more)["hits"]
+        hits = found(memory, "Who plays the violin?", "--tag", "music", *more)["hits"]
         assert {hit["window"] for hit in hits} == {second}
     assert found(memory, "violin", "--tag", "none")["hits"] == []
 

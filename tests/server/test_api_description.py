@@ -98,7 +98,8 @@ def test_a_turn_that_wakes_uses_a_tool_and_puts_to_sleep_is_as_described(client,
     say(client, window, "The key of the lighthouse hangs behind the barometer.")
     for i in range(4):
         say(client, window, f"Story {i}: " + "the goose walked to the well. " * 3)
-    client.post(f"/api/windows/{window}/chunks/1.0.user/prune").raise_for_status()
+    fact = client.get(f"/api/windows/{window}/context").json()["turns"][0]["chunks"][0]["key"]
+    client.post(f"/api/windows/{window}/chunks/{fact}/prune").raise_for_status()
     monkeypatch.setattr(service.engine(), "replies", [f"I note that. {WRITE}", " Done."])
     seen = turn(client, told, window, "Where does the key of the lighthouse hang?")
     names = [name for name, _ in seen]
