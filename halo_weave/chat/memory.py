@@ -540,7 +540,8 @@ class McpMemory:
             user_weight=settings.user_weight,
             only=only,
         )
-        hits = [hit for hit in hits if is_related_hit(hit)]  # whoever searches needs memory
+        # A search needs memory, whatever its words are. Earlier questions answer nothing.
+        hits = [hit for hit in hits if is_related_hit(hit) and "asking" not in hit.parts]
         records = {one.key: one for one in runtime.store.chunks_by_key(hit.key for hit in hits)}
         names = runtime.window_names()
         found: list[MemoryHit] = []

@@ -353,7 +353,7 @@ def test_two_processes_share_a_snapshot(store, window, again, path, read):
         other.embed_soon()
         assert other.settle(30)
         other.search("w1", now=NOW)
-        other._save()  # a new file takes the name of the one that both have open
+        other._save_snapshot()  # a new file takes the name of the one that both have open
         assert same(answers(one), answers(other))
         inode = path.stat().st_ino
         store.delete(said[3:6], now=NOW)

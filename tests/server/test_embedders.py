@@ -127,7 +127,7 @@ def test_an_embedder_that_is_gone_leaves_the_standard_one(tmp_path, shelf, caplo
     assembling.remember_embedder(data, "other")
     (shelf / "other.gguf").unlink()
     assert embedder_of({}, None, data) is None
-    assert "not here any more" in caplog.text
+    assert "its file is missing" in caplog.text
 
 
 def test_an_embedder_that_cannot_be_had_leaves_everything_as_it_was(tmp_path, shelf, monkeypatch):

@@ -128,7 +128,7 @@ def test_a_killed_server_shows_what_was_stored_of_the_reply(tmp_path):
 def test_a_port_that_is_taken_is_named(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"Port {port} is taken" in refused(tmp_path, "--port", str(port))
+        assert f"Port {port} is in use" in refused(tmp_path, "--port", str(port))
 
 
 def test_another_address_needs_a_key(tmp_path):
