@@ -161,9 +161,8 @@ class ClientConversation:
     def _pieces(self, accepted: TurnAccepted, choice: Choice) -> Generator[ReplyPiece, None, None]:
         turns, ended = self.weave.turns, False
         read_events = turns.poll if self.polls else turns.follow
-        prefix_tokens = getattr(
-            accepted.first_event, "opened", 0
-        )  # tokens of the reply that the client already has
+        # How many tokens of the reply the client already has.
+        prefix_tokens = getattr(accepted.first_event, "opened", 0)
         try:
             for event in read_events(self.window, accepted.last_event):
                 match event:
@@ -376,13 +375,8 @@ def reply_incognito(weave: Weave, runs: StatelessRuns, request: ChatRequest, sen
     changes = request.sampling(engine.info.context, settings.max_new_tokens)
     thought_delimiters, tool_format = engine.facts.marks, engine.facts.tools
     generation_prompt = prompt.pieces[-1].text
-    call_splitter = (
-        ToolCallSplitter(
-            tool_format, tools, header=generation_prompt.strip().rpartition("\n")[2]
-        )  # its last line
-        if tool_format and tools
-        else None
-    )
+    last_line = generation_prompt.strip().rpartition("\n")[2]
+    call_splitter = ToolCallSplitter(tool_format, tools, header=last_line) if tool_format and tools else None
     parser = ReplyParser(0, thought_delimiters, calls=call_splitter, calls_end=True, stamps=False)
     parser.begin(thought_delimiters is not None and thought_delimiters.opened_by(generation_prompt))
     sampling = sampling_of(weave, changes, request.stop, client_options.grammar, client_options.likely)
