@@ -26,6 +26,7 @@ from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
 
+MIN_CHUNK_TOKENS, MAX_CHUNK_TOKENS = 64, 256  # as the defaults of the settings
 SPARE_COLUMNS = 1024  # unused columns for the tokens of the next replies
 
 
@@ -62,7 +63,7 @@ class Recorder(Protocol):
 
 
 @dataclass(slots=True)
-class _ReplyInProgress:
+class ReplyInProgress:
     """The reply in progress: the window's last tokens, not cut into chunks yet."""
 
     turn_id: int
@@ -102,7 +103,7 @@ class WorkingSet:
         self.frame_tokens = dict(frame_tokens or {})
         self.annotation_tokens: dict[int, int] = {}  # additional tokens of a turn's frame, by turn
         self.faults: Counter[RowFault] = Counter()
-        self.reply: _ReplyInProgress | None = None
+        self.reply: ReplyInProgress | None = None
         self.recording: Recorder | None = None
         self._chunks: list[Chunk] = []
         self._pinned: set[ChunkKey] = set()
@@ -301,7 +302,7 @@ class WorkingSet:
             raise BadInput(
                 f"A reply at position {start} would begin before the end of live chunk {self._chunks[-1].key}."
             )
-        self.reply = _ReplyInProgress(turn_id, start, answers)
+        self.reply = ReplyInProgress(turn_id, start, answers)
         if self.recording:
             self.recording.note("begin_reply", turn_id, start, answers)
 
@@ -328,10 +329,10 @@ class WorkingSet:
 
     def end_reply(
         self,
-        min_chunk_tokens: int = 64,
+        min_chunk_tokens: int = MIN_CHUNK_TOKENS,
         parts: Sequence[ReplyPart] | None = None,
         *,
-        max_chunk_tokens: int = 256,
+        max_chunk_tokens: int = MAX_CHUNK_TOKENS,
     ) -> tuple[Chunk, ...]:
         """Cut the reply into chunks and add them, in position order. An empty reply adds none.
 
@@ -427,8 +428,8 @@ def chunk_turn(
     start: int,
     answers: int | None = None,
     *,
-    min_chunk_tokens: int = 64,
-    max_chunk_tokens: int = 256,
+    min_chunk_tokens: int = MIN_CHUNK_TOKENS,
+    max_chunk_tokens: int = MAX_CHUNK_TOKENS,
     first: int = 0,
 ) -> tuple[Chunk, ...]:
     """Cut a turn into chunks, from position `start` on, numbered from `first`."""
@@ -444,8 +445,8 @@ def chunk_parts(
     turn_id: int,
     answers: int | None,
     *,
-    min_chunk_tokens: int = 64,
-    max_chunk_tokens: int = 256,
+    min_chunk_tokens: int = MIN_CHUNK_TOKENS,
+    max_chunk_tokens: int = MAX_CHUNK_TOKENS,
 ) -> tuple[Chunk, ...]:
     """Cut a reply into chunks, in position order. Those of the answer are numbered first: chunk 0 is the turn's anchor, which
     is pruned last."""

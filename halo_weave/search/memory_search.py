@@ -42,12 +42,10 @@ from halo_weave.store.sql_store import SqlStore
 SHORTLIST = 400  # most candidates from each of: vector index, word index, mentioned dates
 EXPANDED_NEAREST = 100  # of the nearest by embedding; their neighbours become candidates, too
 BASELINE_CHUNKS = 400  # sampled for the baseline of the similarities
-MAX_QUERY_CHARACTERS = (
-    4_000  # a longer query is cut here before it is embedded or compared; its terms are looked up in full
-)
-MAX_OVERFETCH = (
-    10  # times the shortlist, at most: what the store is asked for if many of its answers are not allowed
-)
+# A longer query is cut here before it is embedded or searched for dates and names. Its terms are taken from all of it.
+MAX_QUERY_CHARACTERS = 4_000
+# If many chunks are not allowed, the store is asked for up to this many times the shortlist.
+MAX_OVERFETCH = 10
 MAX_STORE_COMPARISONS = 20_000  # with at most so many allowed chunks, the store compares exactly these
 CACHED_QUERIES = 8  # query vectors kept
 OUTDATED_MESSAGE = (
@@ -336,13 +334,9 @@ class MemorySearch(IndexState):
         best_passage, with_neighbours = np.zeros(len(rows), np.float32), np.zeros(len(rows), np.float32)
         (mean, spread), (neighbours_mean, neighbours_spread) = self._current_baseline().measure(query)
         for block, vectors in blocks:
-            index = np.searchsorted(rows, block)
-            best_passage[index] = np.nan_to_num(
-                (vectors.best_passage_similarity(query) - mean) / spread, nan=0
-            )
-            with_neighbours[index] = (
-                vectors.neighbours_similarity(query) - neighbours_mean
-            ) / neighbours_spread
+            i = np.searchsorted(rows, block)
+            best_passage[i] = np.nan_to_num((vectors.best_passage_similarity(query) - mean) / spread, nan=0)
+            with_neighbours[i] = (vectors.neighbours_similarity(query) - neighbours_mean) / neighbours_spread
         return best_passage, with_neighbours
 
     def _features(

@@ -47,26 +47,30 @@ class ClientConversation:
 
     weave: Weave
     request: ChatRequest
-    sent: ClientHistory
+    history: ClientHistory
     window: str
-    known: int  # number of turns of the history that the window already has
-    turn: int | None  # id of the last turn that the window and the history share; None: there is none
-    fresh: bool  # the window has no messages yet
+    known_turns: int  # number of turns of the history that the window already has
+    last_known_turn: int | None  # id of the turn that the new ones follow; None: the history begins anew
+    window_is_empty: bool  # the window has no messages yet
     client_options: ClientOptions
     resurrected: list[dict[str, Any]] = field(default_factory=list)
     reply_turn: int = 0
 
     def begin(self) -> TurnAccepted:
         """Store the new messages, and start the first reply."""
-        turns, units = self.weave.turns, self.sent.units
-        new = units[self.known :]
+        turns, units = self.weave.turns, self.history.units
+        new = units[self.known_turns :]
         # The turn that new messages follow. None: the last one of the window. 0: none, they begin another branch.
-        after = None if self.fresh or self.turn == self._head else self.turn or 0
+        after = (
+            None if self.window_is_empty or self.last_known_turn == self._head else self.last_known_turn or 0
+        )
         options = self._turn_options()
         last = units[-1]
         # The last message is known: another version of its reply.
         if not new and last.role is Role.USER:
-            return self._when_free(lambda: turns.regenerate(self.window, self.turn, **options).result())
+            return self._when_free(
+                lambda: turns.regenerate(self.window, self.last_known_turn, **options).result()
+            )
         if last.pending:  # it ends with results of tool calls
             return self._continue_after_tools(new[:-1], after, options)
         if last.role is Role.ASSISTANT:  # the beginning of a reply, to be continued
@@ -74,8 +78,8 @@ class ClientConversation:
                 self._when_free(
                     lambda: turns.add(self.window, [(unit.role, unit.text) for unit in new], after=after)
                 )
-            elif after is not None and self.turn:
-                self._when_free(lambda: turns.rewind(self.window, self.turn or 0))
+            elif after is not None and self.last_known_turn:
+                self._when_free(lambda: turns.rewind(self.window, self.last_known_turn or 0))
             return self._when_free(lambda: turns.continue_reply(self.window, **options).result())
         if new[:-1]:
             said = [(unit.role, unit.text) for unit in new[:-1]]
@@ -105,7 +109,7 @@ class ClientConversation:
 
         `before`: new messages before the user's message. `after`: as in `begin`.
         """
-        turns, unit, user_turn = self.weave.turns, self.sent.units[-1], self.turn
+        turns, unit, user_turn = self.weave.turns, self.history.units[-1], self.last_known_turn
         if before:
             added = self._when_free(
                 lambda: turns.add(self.window, [(unit.role, unit.text) for unit in before], after=after)
@@ -238,7 +242,7 @@ def _call(name: str, arguments: Mapping[str, Any], window: str = "") -> dict[str
 # Find the conversation of a request
 
 
-def client_options_of(weave: Weave, request: ChatRequest, sent: ClientHistory) -> ClientOptions:
+def client_options_of(weave: Weave, request: ChatRequest, history: ClientHistory) -> ClientOptions:
     tools = request.declared_tools
     template = weave.engine.facts
     if tools and (template.tools is None or not template.declares_tools):
@@ -250,7 +254,7 @@ def client_options_of(weave: Weave, request: ChatRequest, sent: ClientHistory) -
         )
     forced_tool, top_logprobs = request.forced_tool, request.top_logprobs or 0
     if forced_tool is None:
-        return ClientOptions(sent.system, tools, request.grammar, top_logprobs)
+        return ClientOptions(history.system, tools, request.grammar, top_logprobs)
     if not tools:
         raise OpenAiError(
             400,
@@ -260,16 +264,16 @@ def client_options_of(weave: Weave, request: ChatRequest, sent: ClientHistory) -
         )
     effort = weave.windows.settings().effort
     return ClientOptions(
-        sent.system, tools, tool_call_grammar(weave.engine, tools, forced_tool, effort), top_logprobs
+        history.system, tools, tool_call_grammar(weave.engine, tools, forced_tool, effort), top_logprobs
     )
 
 
 def find_conversation(
-    weave: Weave, request: ChatRequest, sent: ClientHistory, headers: Mapping[str, str]
+    weave: Weave, request: ChatRequest, history: ClientHistory, headers: Mapping[str, str]
 ) -> ClientConversation:
     """The window of a request: named by our header or by the client's chat id, recognised by the history, or a new one."""
-    client_options = client_options_of(weave, request, sent)
-    units = sent.units[:-1] if sent.units[-1].pending else sent.units
+    client_options = client_options_of(weave, request, history)
+    units = history.units[:-1] if history.units[-1].pending else history.units
     said = [(unit.role, unit.text) for unit in units]
     turns = weave.turns
     # 1. Our own header.
@@ -279,13 +283,36 @@ def find_conversation(
         found = turns.recognise(said, requested)
         if found is not None and found.turn is not None:
             return ClientConversation(
-                weave, request, sent, requested, found.known, found.turn.id, False, client_options
+                weave,
+                request,
+                history,
+                requested,
+                known_turns=found.known,
+                last_known_turn=found.turn.id,
+                window_is_empty=False,
+                client_options=client_options,
             )
         if len(said) == 1 or window.head is None:  # only new messages were sent
             return ClientConversation(
-                weave, request, sent, requested, 0, window.head, window.head is None, client_options
+                weave,
+                request,
+                history,
+                requested,
+                known_turns=0,
+                last_known_turn=window.head,
+                window_is_empty=window.head is None,
+                client_options=client_options,
             )
-        return ClientConversation(weave, request, sent, requested, 0, None, False, client_options)
+        return ClientConversation(
+            weave,
+            request,
+            history,
+            requested,
+            known_turns=0,
+            last_known_turn=None,
+            window_is_empty=False,
+            client_options=client_options,
+        )
     # 2. The client's id of the chat in a header, the tool calls that the request answers, or an id in the body. A window found
     # by an id in a header counts even if it has none of the history.
     header_ids = [
@@ -293,28 +320,44 @@ def find_conversation(
         for name in _CHAT_HEADERS
         if (value := headers.get(name, "").strip()[:200]).lower() not in _NO_CHAT_IDS and "{{" not in value
     ]
-    window_of_calls = _window_of_calls(weave, sent)
+    window_of_calls = _window_of_calls(weave, history)
     # An empty id stands for the window of the tool calls.
     for chat_id in [*header_ids, *([""] if window_of_calls else []), *request.chat_names]:
         known = turns.chat(chat_id) if chat_id else window_of_calls
         if known is None:
             continue
         found = turns.recognise(said, known)
-        fresh = weave.windows.get(known).head is None
-        if found is not None and (found.turn is not None or fresh or chat_id in header_ids):
+        is_empty = weave.windows.get(known).head is None
+        if found is not None and (found.turn is not None or is_empty or chat_id in header_ids):
             turn = found.turn.id if found.turn else None
-            return ClientConversation(weave, request, sent, known, found.known, turn, fresh, client_options)
+            return ClientConversation(
+                weave,
+                request,
+                history,
+                known,
+                known_turns=found.known,
+                last_known_turn=turn,
+                window_is_empty=is_empty,
+                client_options=client_options,
+            )
     # 3. The history.
     found = turns.recognise(said) if not header_ids else None
     if found is not None and found.turn is not None:
-        window_id, known_units, turn = found.window, found.known, found.turn.id
+        window_id, known_turns, turn = found.window, found.known, found.turn.id
         try:
             weave.windows.get(window_id)
         except UnknownWindow:  # the window was deleted
             found = None
         else:
             conversation = ClientConversation(
-                weave, request, sent, window_id, known_units, turn, False, client_options
+                weave,
+                request,
+                history,
+                window_id,
+                known_turns=known_turns,
+                last_known_turn=turn,
+                window_is_empty=False,
+                client_options=client_options,
             )
             _remember_chat_ids(weave, conversation.window, header_ids, request)
             return conversation
@@ -322,14 +365,23 @@ def find_conversation(
     first = next((text for role, text in said if role is Role.USER), "A chat")
     name = " ".join(first.split())[:NAME_LENGTH_LIMIT] or "A chat"
     # Clients do not know the dates that are added to messages.
-    window = weave.windows.create(name, system_prompt=sent.system, settings={"timestamps": False})
+    window = weave.windows.create(name, system_prompt=history.system, settings={"timestamps": False})
     _remember_chat_ids(weave, window.id, header_ids, request)
-    return ClientConversation(weave, request, sent, window.id, 0, None, True, client_options)
+    return ClientConversation(
+        weave,
+        request,
+        history,
+        window.id,
+        known_turns=0,
+        last_known_turn=None,
+        window_is_empty=True,
+        client_options=client_options,
+    )
 
 
-def _window_of_calls(weave: Weave, sent: ClientHistory) -> str | None:
+def _window_of_calls(weave: Weave, history: ClientHistory) -> str | None:
     """The window whose last reply made the tool calls that this request answers."""
-    for call in sent.units[-1].rounds[-1].calls:
+    for call in history.units[-1].rounds[-1].calls:
         found = re.fullmatch(r"call_[0-9a-f]{12}_([0-9a-zA-Z_-]{1,64})", call.id)
         if found:
             with suppress(UnknownWindow):
@@ -351,25 +403,27 @@ def sampling_of(
 ) -> Sampling:
     settings = weave.windows.settings().changed(changes)
     return Sampling(
-        settings.temperature,
-        settings.top_p,
-        settings.top_k,
-        settings.min_p,
-        settings.repeat_penalty,
-        settings.seed,
-        settings.max_new_tokens,
-        tuple(stop),
-        grammar,
-        likely,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        top_k=settings.top_k,
+        min_p=settings.min_p,
+        repeat_penalty=settings.repeat_penalty,
+        seed=settings.seed,
+        max_new_tokens=settings.max_new_tokens,
+        stop=tuple(stop),
+        grammar=grammar,
+        likely=likely,
     )
 
 
-def reply_incognito(weave: Weave, runs: StatelessRuns, request: ChatRequest, sent: ClientHistory) -> Choice:
+def reply_incognito(
+    weave: Weave, runs: StatelessRuns, request: ChatRequest, history: ClientHistory
+) -> Choice:
     """A reply to the conversation of the request. Nothing is stored, and memory is not used."""
-    client_options = client_options_of(weave, request, sent)
+    client_options = client_options_of(weave, request, history)
     engine, tools = weave.engine, parse_tool_declarations(client_options.tools)
     settings = weave.windows.settings()
-    prompt = engine.chat(chat_messages(sent), effort=settings.effort, tools=tools)
+    prompt = engine.chat(chat_messages(history), effort=settings.effort, tools=tools)
     parts = [engine.tokenize(piece.text, special=not piece.said).ids for piece in prompt.pieces if piece.text]
     ids = np.concatenate(parts).astype(np.int32)
     changes = request.sampling(engine.info.context, settings.max_new_tokens)
