@@ -29,7 +29,6 @@ from halo_weave.store.records import OWNER, StoredChunk, WindowRecord
 from halo_weave.store.sql_store import SqlStore
 
 MAX_HITS = 200  # hits of a search that the plan chooses from
-ASKED_PROBABILITY = 0.01  # `min_probability` of a message that asks what is remembered
 PROBABLY_KNOWN = 0.5  # sum of the hits' probabilities from which on memory probably has the answer
 PROBABLY_KNOWN_LIVE = 0.1  # the same of one chunk that is live anyway
 MAX_COMPARED = 40  # hits that are searched for corrections
@@ -161,13 +160,13 @@ def search_and_plan_recall(
     `may_read`: whether the text of a window may be shown to this window's model. `annotation_tokens`: the estimated tokens of
     the annotation of a chunk, by the window where it was said and its role.
     """
-    min_probability = settings.min_probability
+    min_probability, asks_memory = settings.min_probability, False
     if (request := memory_request(text)) is not None and not overrides.also:
         if request.kind != "ask" and request.only:
             return NOTHING_RECALLED
-        if request.kind == "ask":
+        if request.kind == "ask":  # it needs memory, whatever the search says
             text = request.text if query_terms(request.text, 1) else text
-            min_probability = min(min_probability, ASKED_PROBABILITY)
+            min_probability, asks_memory = 0.0, True
             if settings.recall_role is None:
                 only = only.narrowed(Role.USER, None, None)  # not what the assistant knows about the subject
     only = filter_by_settings(only, settings, store, owner)
@@ -211,6 +210,7 @@ def search_and_plan_recall(
         hit
         for hit in _newest_statements(informative, records, live)
         if hit.key in candidates and hit.key not in only_with_answer and hit.key not in added_keys
+        if is_related_hit(hit) or not asks_memory
     ]
     threshold = recall_threshold(eligible, min_probability, room)
     chosen = [] if threshold is None else [hit for hit in eligible if hit.similarity >= threshold]
