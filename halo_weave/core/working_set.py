@@ -48,7 +48,7 @@ class LiveChunk:
             )
         if self.traces is not None and self.traces.shape[-1] != count:
             raise BadInput(
-                f"Chunk {self.chunk.key} has {count} tokens and traces of {self.traces.shape[-1]}."
+                f"Chunk {self.chunk.key} has {count} tokens and traces of {self.traces.shape[-1]} tokens."
             )
 
     @property

@@ -395,7 +395,7 @@ def _remember_chat_ids(weave: Weave, window: str, header_ids: Sequence[str], req
         weave.turns.chat(chat_id, window)
 
 
-# Without a window
+# Without a window: nothing is stored
 
 
 def sampling_of(
