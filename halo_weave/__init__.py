@@ -1,3 +1,3 @@
-"""Halo Weave: one endless conversation that forgets by attention and remembers in place."""
+"""Halo Weave: long-term memory for conversations with local language models."""
 
 __version__ = "0.2.0"

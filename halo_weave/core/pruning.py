@@ -95,7 +95,7 @@ def plan_prune(
 
 
 class _PruneCandidates:
-    """The candidates, dimmest first. S0 of a turn is its anchor and is pruned last, alone or together with its pair."""
+    """The candidates, dimmest first. Chunk 0 of a turn is its anchor and is pruned last, alone or together with its pair."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class RecallCandidate:
 
     key: ChunkKey
     tokens: int
-    peak: float = 0.0  # brightness when it was pruned
+    peak: float = 0.0  # highest brightness of its tokens when it was pruned
     start: int = 0  # position
     pair_key: ChunkKey | None = (
         None  # first chunk of the question for an answer, of the answer for a question
@@ -89,7 +89,8 @@ def resurrection_room(
     *, model_context: int, live: int, user: int, max_new: int, max_context: int = 0, quota: int | None = None
 ) -> int:
     """Tokens available for resurrected chunks: what the model's context leaves beside the live tokens, the user's message and
-    the longest reply, at most the window's budget and quota.
+    the longest reply, at most the window's budget and quota. Live tokens are not subtracted from the budget, because the window
+    is pruned to its budget after the reply.
 
     Negative when the window must be pruned before the message fits.
     """

@@ -26,15 +26,19 @@ from halo_weave.core.strategies.magnitude_voting import MagnitudeVoting
 from halo_weave.core.tokens import Brightness, Chunk, ChunkKey, Role, Tokens
 from halo_weave.errors import BadInput, UnknownChunk
 
+MIN_CHUNK_TOKENS, MAX_CHUNK_TOKENS = 64, 256  # as the defaults of the settings
+SPARE_COLUMNS = 1024  # unused columns for the tokens of the next replies
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveChunk:
-    """A chunk in a window, with brightness, traces and pin."""
+    """A chunk that is or was live in a window, with its brightness, traces and pin."""
 
     chunk: Chunk
     brightness: Brightness  # (tokens of the chunk,)
     pinned: bool = False
-    traces: Floats | None = field(default=None, kw_only=True)  # (traces, tokens); None: none, or not known
+    # (traces, tokens) what the strategy keeps for each token; None: it keeps nothing, or this was not stored
+    traces: Floats | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         count = len(self.chunk.tokens.ids)
@@ -44,7 +48,7 @@ class LiveChunk:
             )
         if self.traces is not None and self.traces.shape[-1] != count:
             raise BadInput(
-                f"Chunk {self.chunk.key} has {count} tokens and traces of {self.traces.shape[-1]}."
+                f"Chunk {self.chunk.key} has {count} tokens and traces of {self.traces.shape[-1]} tokens."
             )
 
     @property
@@ -59,12 +63,12 @@ class Recorder(Protocol):
 
 
 @dataclass(slots=True)
-class _Reply:
+class ReplyInProgress:
     """The reply in progress: the window's last tokens, not cut into chunks yet."""
 
     turn_id: int
     start: int
-    answers: int | None
+    answers: int | None  # id of the turn that it answers
     ids: list[int] = field(default_factory=list)
     pieces: list[bytes] = field(default_factory=list)
 
@@ -75,12 +79,12 @@ class _Reply:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplyPart:
-    """A part of a reply that is kept. Delimiters between parts are dropped."""
+    """A part of a reply that is stored: thoughts, answer or output of a tool. Delimiters like <think> are not."""
 
     start: int  # position of its first token
     tokens: Tokens
     sources: Sequence[int]  # for each token, its index in the reply
-    tag: str = ""  # its kind, if it is not answer; such chunks are numbered after those of the answer
+    tag: str = ""  # its kind; empty for the answer, whose chunks are numbered before those of other parts
 
 
 class WorkingSet:
@@ -99,14 +103,14 @@ class WorkingSet:
         self.frame_tokens = dict(frame_tokens or {})
         self.annotation_tokens: dict[int, int] = {}  # additional tokens of a turn's frame, by turn
         self.faults: Counter[RowFault] = Counter()
-        self.reply: _Reply | None = None
+        self.reply: ReplyInProgress | None = None
         self.recording: Recorder | None = None
         self._chunks: list[Chunk] = []
         self._pinned: set[ChunkKey] = set()
-        self._places: dict[ChunkKey, int] = {}
+        self._indexes: dict[ChunkKey, int] = {}
         self._offsets = np.zeros(1, np.int64)
         # Rows: brightness, then traces. Columns: the tokens of the chunks, those of the reply, then unused ones.
-        self._values = np.zeros((1 + len(self.strategy.traces), 1024), np.float32)
+        self._values = np.zeros((1 + len(self.strategy.traces), SPARE_COLUMNS), np.float32)
         self._ages: npt.NDArray[np.int64] | None = None
         self._strategy_cache: dict[
             str, Any
@@ -120,15 +124,15 @@ class WorkingSet:
         return self._chunks
 
     def __contains__(self, key: object) -> bool:
-        return key in self._places
+        return key in self._indexes
 
     def __len__(self) -> int:
-        """Live tokens, the reply's included; frames and system prompt are not."""
+        """The number of live tokens: those of the chunks and of the reply in progress, without frames and system prompt."""
         return int(self._offsets[-1]) + (len(self.reply.ids) if self.reply else 0)
 
     @property
     def size(self) -> int:
-        """All tokens of the context: live ones, frames and system prompt."""
+        """The number of tokens in the context: live tokens, frames and system prompt."""
         frames = sum(self.frame_of(turn_id, role) for turn_id, role in self.turns)
         if self.reply and self.reply.ids:
             frames += self.frame_tokens.get(Role.ASSISTANT, 0)
@@ -140,7 +144,7 @@ class WorkingSet:
 
     @property
     def turns(self) -> list[tuple[int, Role]]:
-        """Turns with a live chunk, in time order."""
+        """Turns with a live chunk, in position order."""
         return [turn for turn, _ in groupby((chunk.key.turn_id, chunk.key.role) for chunk in self._chunks)]
 
     @property
@@ -150,8 +154,8 @@ class WorkingSet:
 
     @property
     def traces(self) -> Floats | None:
-        """(traces, live tokens) of the strategy, in position order; a view that the caller must not keep. None: it has
-        none."""
+        """The strategy's traces, (traces, live tokens) in position order, or None if it has none. A view that the caller must
+        not keep."""
         return self._values[1:, : len(self)] if self.strategy.traces else None
 
     @property
@@ -168,8 +172,8 @@ class WorkingSet:
         """(live tokens,) brightness as it is shown to users: pinned chunks look like new ones, whatever their brightness."""
         bright = self.brightness.copy()
         for key in self._pinned:
-            place = self._places[key]
-            bright[self._offsets[place] : self._offsets[place + 1]] = self.strategy.initial_brightness
+            index = self._indexes[key]
+            bright[self._offsets[index] : self._offsets[index + 1]] = self.strategy.initial_brightness
         return bright
 
     def ranks(self) -> dict[ChunkKey, int]:
@@ -177,9 +181,11 @@ class WorkingSet:
         are at 100."""
         bright = np.array(self.chunk_brightness())
         bright[[chunk.key in self._pinned for chunk in self._chunks]] = np.inf
-        levels, places = np.unique(bright, return_inverse=True)
-        whole = max(1, len(levels) - 1)
-        ranks = (np.rint(100 * places / whole) if len(levels) > 1 else np.full(len(places), 100)).astype(int)
+        levels, level_of_chunk = np.unique(bright, return_inverse=True)
+        highest = max(1, len(levels) - 1)
+        ranks = (
+            np.rint(100 * level_of_chunk / highest) if len(levels) > 1 else np.full(len(level_of_chunk), 100)
+        ).astype(int)
         return {chunk.key: int(rank) for chunk, rank in zip(self._chunks, ranks, strict=True)}
 
     @property
@@ -188,13 +194,13 @@ class WorkingSet:
 
     def at(self, key: ChunkKey) -> LiveChunk:
         """One live chunk with a copy of its brightness and traces."""
-        place = self._place(key)
-        values = self._columns(place).copy()
+        index = self._index(key)
+        values = self._columns(index).copy()
         traces = values[1:] if self.strategy.traces else None
-        return LiveChunk(self._chunks[place], values[0], key in self._pinned, traces=traces)
+        return LiveChunk(self._chunks[index], values[0], key in self._pinned, traces=traces)
 
     def new_chunk(self, chunk: Chunk) -> LiveChunk:
-        """A new chunk with the brightness that the strategy gives it, before the model has read it."""
+        """A new chunk with the brightness that the strategy gives it, before prefill."""
         tokens = self.strategy.new_tokens(np.full(len(chunk), np.nan, np.float32))
         return LiveChunk(chunk, tokens.brightness, traces=tokens.traces)
 
@@ -216,7 +222,7 @@ class WorkingSet:
         """Add chunks at their positions. Nothing changes if one of them does not fit."""
         incoming: dict[ChunkKey, LiveChunk] = {}
         for item in live:
-            if item.chunk.key in self._places or item.chunk.key in incoming:
+            if item.chunk.key in self._indexes or item.chunk.key in incoming:
                 raise BadInput(f"Chunk {item.chunk.key} is live already.")
             incoming[item.chunk.key] = item
         if not incoming:
@@ -226,40 +232,43 @@ class WorkingSet:
         )
         for before, after in pairwise(chunks):
             if before.stop > after.start:
-                raise BadInput(f"Chunks {before.key} and {after.key} claim the same positions.")
+                raise BadInput(f"Chunks {before.key} and {after.key} cover the same positions.")
         if self.reply and chunks[-1].stop > self.reply.start:
             raise BadInput(
-                f"Chunk {chunks[-1].key} was said after the reply in progress; it can be resurrected next turn."
+                f"Chunk {chunks[-1].key} is later than the reply in progress; it can be resurrected in the next turn."
             )
         arriving = {
             key: self._rows(TokenBrightness(item.brightness, item.traces)) for key, item in incoming.items()
         }
         columns = [
-            arriving[chunk.key] if chunk.key in arriving else self._columns(self._places[chunk.key])
+            arriving[chunk.key] if chunk.key in arriving else self._columns(self._indexes[chunk.key])
             for chunk in chunks
         ]
-        self._lay_out(chunks, np.concatenate(columns, axis=1))
+        self._replace_chunks(chunks, np.concatenate(columns, axis=1))
         self._pinned |= {key for key, item in incoming.items() if item.pinned}
         if self.recording:
             self.recording.note("add", tuple(incoming.values()), dict(self.annotation_tokens))
 
     def remove(self, keys: Iterable[ChunkKey]) -> tuple[LiveChunk, ...]:
         """Remove chunks, and return them as they were. Nothing changes if one is not live."""
-        places = {key: self._place(key) for key in keys}
-        if not places:
+        indexes = {key: self._index(key) for key in keys}
+        if not indexes:
             return ()
-        removed = tuple(self.at(key) for key in places)
+        removed = tuple(self.at(key) for key in indexes)
         stays = np.ones(len(self._chunks), bool)
-        stays[list(places.values())] = False
+        stays[list(indexes.values())] = False
         columns = self._values[:, : self._offsets[-1]][:, np.repeat(stays, np.diff(self._offsets))]
-        self._lay_out([chunk for chunk, kept in zip(self._chunks, stays, strict=True) if kept], columns)
-        self._pinned -= places.keys()
+        self._replace_chunks(
+            [chunk for chunk, kept in zip(self._chunks, stays, strict=True) if kept], columns
+        )
+        self._pinned -= indexes.keys()
         if self.recording:
-            self.recording.note("remove", tuple(places))
+            self.recording.note("remove", tuple(indexes))
         return removed
 
     def update(self, row: AttentionRow | None, *, score_reply: bool = False) -> RowFault | None:
-        """Apply one attention row: it changes the brightness of all tokens outside the current turn."""
+        """Apply the attention row of a reply token: it changes the brightness of all tokens before the reply, with `score_reply`
+        also of those of the reply."""
         fault = row.fault(len(self)) if row is not None else RowFault.MISSING
         if fault or row is None:
             self.faults[fault or RowFault.MISSING] += 1
@@ -269,17 +278,17 @@ class WorkingSet:
         return None
 
     def observe_surprisal(self, turn_id: int, surprisal: Floats) -> None:
-        """Apply the surprisal of a turn that was read, in nats by token."""
+        """Set the initial brightness of a turn from its surprisal in prefill, in nats for each token."""
         at, self._strategy_cache = 0, {}
-        for place, chunk in enumerate(self._chunks):
+        for index, chunk in enumerate(self._chunks):
             if chunk.key.turn_id == turn_id and at + len(chunk) <= len(surprisal):
-                self._columns(place)[:] = self._rows(
+                self._columns(index)[:] = self._rows(
                     self.strategy.new_tokens(surprisal[at : at + len(chunk)])
                 )
                 at += len(chunk)
 
     def observe_rows(self, rows: Sequence[AttentionRow]) -> None:
-        """Apply the attention rows of the user's turn."""
+        """Apply the attention rows of the user's turn, captured in prefill."""
         after = self.strategy.after_reading(self._strategy_input(), rows) if rows else None
         if after:
             self._set_tokens(after)
@@ -291,9 +300,9 @@ class WorkingSet:
             raise BadInput(f"Turn {self.reply.turn_id} is still being written.")
         if self._chunks and self._chunks[-1].stop > start:
             raise BadInput(
-                f"A reply at position {start} would stand before live chunk {self._chunks[-1].key}."
+                f"A reply at position {start} would begin before the end of live chunk {self._chunks[-1].key}."
             )
-        self.reply = _Reply(turn_id, start, answers)
+        self.reply = ReplyInProgress(turn_id, start, answers)
         if self.recording:
             self.recording.note("begin_reply", turn_id, start, answers)
 
@@ -312,7 +321,7 @@ class WorkingSet:
             self.recording.note("say", token_id, piece, surprisal)
 
     def observe_reply_surprisal(self, place: int, surprisal: float) -> None:
-        """Apply the surprisal of a token of the reply that arrived late."""
+        """Apply the surprisal of a token of the reply that arrived late. `place`: the token's index in the reply."""
         if self.reply and place < len(self.reply.ids):
             at = int(self._offsets[-1]) + place
             token = self.strategy.new_tokens(np.array([surprisal], np.float32))
@@ -320,18 +329,18 @@ class WorkingSet:
 
     def end_reply(
         self,
-        min_chunk_tokens: int = 64,
+        min_chunk_tokens: int = MIN_CHUNK_TOKENS,
         parts: Sequence[ReplyPart] | None = None,
         *,
-        max_chunk_tokens: int = 256,
+        max_chunk_tokens: int = MAX_CHUNK_TOKENS,
     ) -> tuple[Chunk, ...]:
-        """Cut the reply into chunks and add them, in order of time. An empty reply adds none.
+        """Cut the reply into chunks and add them, in position order. An empty reply adds none.
 
-        `parts`: what is kept of it, in order of time; by default all of it.
+        `parts`: what is stored of it, in position order; by default all of it.
         """
         if not self.reply:
             raise BadInput("No reply is being written.")
-        reply, said, columns = self.reply, int(self._offsets[-1]), self._values[:, : len(self)].copy()
+        reply, reply_offset, columns = self.reply, int(self._offsets[-1]), self._values[:, : len(self)].copy()
         if parts is None:
             parts = [ReplyPart(reply.start, reply.tokens, range(len(reply.ids)))] if reply.ids else []
         self.reply = None
@@ -343,8 +352,8 @@ class WorkingSet:
             max_chunk_tokens=max_chunk_tokens,
         )
         if chunks:
-            kept = [said + source for part in parts for source in part.sources]
-            self._lay_out([*self._chunks, *chunks], columns[:, [*range(said), *kept]])
+            kept = [reply_offset + source for part in parts for source in part.sources]
+            self._replace_chunks([*self._chunks, *chunks], columns[:, [*range(reply_offset), *kept]])
         after = self.strategy.after_reply(self._strategy_input())
         if after:
             self._set_tokens(after)
@@ -352,11 +361,11 @@ class WorkingSet:
             self.recording.note("end_reply", min_chunk_tokens, max_chunk_tokens, tuple(parts))
         return chunks
 
-    # Internal
+    # Internal helpers
 
-    def _place(self, key: ChunkKey) -> int:
+    def _index(self, key: ChunkKey) -> int:
         try:
-            return self._places[key]
+            return self._indexes[key]
         except KeyError:
             raise UnknownChunk(f"Chunk {key} is not live in this window.") from None
 
@@ -377,9 +386,9 @@ class WorkingSet:
         if tokens.traces is not None:
             self._values[1:, : len(self)] = tokens.traces
 
-    def _columns(self, place: int) -> Floats:
+    def _columns(self, index: int) -> Floats:
         """(1 + traces, tokens) of a chunk, as a view."""
-        return self._values[:, self._offsets[place] : self._offsets[place + 1]]
+        return self._values[:, self._offsets[index] : self._offsets[index + 1]]
 
     def _rows(self, tokens: TokenBrightness) -> Floats:
         """(1 + traces, n) as rows of `_values`. Unknown traces are NaN."""
@@ -393,13 +402,13 @@ class WorkingSet:
             rows[1:] = tokens.traces
         return rows
 
-    def _lay_out(self, chunks: list[Chunk], columns: Floats) -> None:
-        """Replace the working set. `columns` covers the chunks; those of the reply stay."""
+    def _replace_chunks(self, chunks: list[Chunk], columns: Floats) -> None:
+        """Replace the chunks. `columns` has the values of their tokens; those of the reply stay."""
         reply = self._values[:, self._offsets[-1] : len(self)]
-        spare = np.zeros((len(columns), 1024 + columns.shape[1] // 4), np.float32)
+        spare = np.zeros((len(columns), SPARE_COLUMNS + columns.shape[1] // 4), np.float32)
         self._values = np.concatenate([columns, reply, spare], axis=1)
         self._chunks, self._strategy_cache = chunks, {}
-        self._places = {chunk.key: place for place, chunk in enumerate(chunks)}
+        self._indexes = {chunk.key: index for index, chunk in enumerate(chunks)}
         self._offsets = np.concatenate([[0], np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)])
         self._ages = None
 
@@ -419,8 +428,8 @@ def chunk_turn(
     start: int,
     answers: int | None = None,
     *,
-    min_chunk_tokens: int = 64,
-    max_chunk_tokens: int = 256,
+    min_chunk_tokens: int = MIN_CHUNK_TOKENS,
+    max_chunk_tokens: int = MAX_CHUNK_TOKENS,
     first: int = 0,
 ) -> tuple[Chunk, ...]:
     """Cut a turn into chunks, from position `start` on, numbered from `first`."""
@@ -436,11 +445,11 @@ def chunk_parts(
     turn_id: int,
     answers: int | None,
     *,
-    min_chunk_tokens: int = 64,
-    max_chunk_tokens: int = 256,
+    min_chunk_tokens: int = MIN_CHUNK_TOKENS,
+    max_chunk_tokens: int = MAX_CHUNK_TOKENS,
 ) -> tuple[Chunk, ...]:
-    """Cut a reply into chunks in order of time. Those of the answer are numbered first: its opening is the turn's
-    anchor."""
+    """Cut a reply into chunks, in position order. Those of the answer are numbered first: chunk 0 is the turn's anchor, which
+    is pruned last."""
     chunks: list[Chunk] = []
     for part in sorted(parts, key=lambda part: bool(part.tag)):
         chunks += chunk_turn(

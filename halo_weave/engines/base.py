@@ -1,4 +1,4 @@
-"""The interface of engines, embedders and search, and the values they take and return."""
+"""The interfaces of engines and embedders, the values they take and return, and the filters of a search."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ModelInfo:
     size_bytes: int = 0
     parameters: int = 0  # number of parameters; 0: unknown
     embedding: int = 0  # size of a token's hidden state; 0: unknown
-    rope_base: float = 0.0  # rotary dimension; 0: unknown
+    rope_base: float = 0.0  # RoPE frequency base; 0: unknown
     rope_scale: float = 1.0
     chat_template: str = ""  # source text of the template; empty: there is none
     template_words: Mapping[str, str] = field(

@@ -1,1 +1,1 @@
-"""What users run in the lab: replay and compare captures, plot them, evaluate strategies on given conversations."""
+"""Compare pruning strategies: replay and plot recorded conversations, evaluate strategies on given ones."""

@@ -1,3 +1,1 @@
-"""Search over everything ever said: embedders, vector index, word index, query analysis and ranking."""
-
-from __future__ import annotations
+"""Search over all stored chunks: embedders, vector index, word index, query analysis and ranking."""

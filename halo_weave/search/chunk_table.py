@@ -59,7 +59,7 @@ COLUMNS: dict[str, type[np.generic]] = {
     "after": np.int32,
     "window": np.int32,
     "speaker": np.int32,
-    "told": np.float32,  # share of its words that state facts, see `core.informativeness`
+    "told": np.float32,  # informative share: share of its words that state facts, see `core.informativeness`
     "role": np.int8,  # index in `ROLES`
     "present": np.bool_,  # False: the chunk was deleted
 }

@@ -198,7 +198,7 @@ class IndexState:
                 return
             del snapshot
             with self._lock:
-                self._generation = None
+                self._generation = None  # so that `_preload` loads the new snapshot
         if self._embedding.ready:
             self._preload()
 

@@ -1,4 +1,4 @@
-"""Search everything ever said by embedding similarity and by BM25; one instance serves all windows of a process."""
+"""Search all stored chunks by embedding similarity and by BM25. One instance serves all windows of a process."""
 
 from __future__ import annotations
 
@@ -39,19 +39,20 @@ from halo_weave.search.ranking import (
 from halo_weave.search.vector_index import BLOCK, FetchedVectors, VectorIndex, cosine_similarity
 from halo_weave.store.sql_store import SqlStore
 
-SHORTLIST = (
-    400  # candidates that the vector index, the word index and the mentioned dates each contribute at most
-)
+SHORTLIST = 400  # most candidates from each of: vector index, word index, mentioned dates
 EXPANDED_NEAREST = 100  # of the nearest by embedding; their neighbours become candidates, too
 BASELINE_CHUNKS = 400  # sampled for the baseline of the similarities
-MAX_QUERY_CHARACTERS = 4_000  # characters of a query that are embedded
+# A longer query is cut here before it is embedded or searched for dates and names. Its terms are taken from all of it.
+MAX_QUERY_CHARACTERS = 4_000
+# If many chunks are not allowed, the store is asked for up to this many times the shortlist.
+MAX_OVERFETCH = 10
 MAX_STORE_COMPARISONS = 20_000  # with at most so many allowed chunks, the store compares exactly these
 CACHED_QUERIES = 8  # query vectors kept
 OUTDATED_MESSAGE = (
     "The vectors were made by an earlier version and are still used. To renew them, run: halo-weave reindex"
 )
 MAX_QUERY_TERMS = 64  # terms looked up in the word index
-USER_WEIGHT = 2.5  # default of `user_weight`
+USER_WEIGHT = 2.5  # default of `user_weight`, as in the settings
 
 
 class MemorySearch(IndexState):
@@ -69,7 +70,7 @@ class MemorySearch(IndexState):
         """The parameters are those of `IndexState`."""
         super().__init__(store, open_embedder, writes=writes, now=now, snapshot_path=snapshot_path)
         self.model = WITH_VECTORS
-        self._query_executor = ThreadPoolExecutor(1, "question")
+        self._query_executor = ThreadPoolExecutor(1, "query-embedding")
         self._query_vectors: dict[tuple[str, EmbeddingWorker], Future[Floats | None]] = {}  # oldest first
         self._baseline: ScoreBaseline | None = None
         self._baseline_sentences: dict[str, Floats] = {}  # vectors of `BASELINE_SENTENCES`, by embedder
@@ -92,7 +93,7 @@ class MemorySearch(IndexState):
         user_weight: float = USER_WEIGHT,
         only: SearchFilter = NO_FILTER,
     ) -> list[RecallHit]:
-        """The chunks that most likely help with a text, best first, from one window or all.
+        """The chunks that are most likely to help with a message, best first, from one window or all.
 
         Without an embedder, only the word index is searched.
         """
@@ -100,7 +101,7 @@ class MemorySearch(IndexState):
             raise BadSetting(f"user_weight is {user_weight}; use a number above 0.")
         if not text.strip() or limit < 1:
             return []
-        words_by_stem = query_terms(text, MAX_QUERY_TERMS)
+        words_by_stem = query_terms(text, MAX_QUERY_TERMS)  # each stem with a word of the query that has it
         query_vector = self._query_vector(text)  # computed while the word index is searched
 
         def find() -> list[RecallHit]:
@@ -157,12 +158,12 @@ class MemorySearch(IndexState):
 
     def reopen(self) -> None:
         """Open the embedder again, because the memory now has vectors of another one. Until it is open, the old one is used."""
-        before, after = self._embedding, self._new_embedding()
-        after.start()
-        after.wait_until_opened()
-        self._embedding = after
-        before.close()
-        if after.ready:
+        old, new = self._embedding, self._new_embedding()
+        new.start()
+        new.wait_until_opened()
+        self._embedding = new
+        old.close()
+        if new.ready:
             self._preload()
 
     def close(self) -> None:
@@ -175,13 +176,13 @@ class MemorySearch(IndexState):
     def _query_vector(self, text: str) -> Future[Floats | None]:
         """The vector of a query: cached, for example from a preview, or being computed. None: there is no embedder."""
         key = text, self._embedding
-        vector = self._query_vectors.pop(key, None)
-        if vector is None or (vector.done() and (vector.exception() or vector.result() is None)):
-            vector = self._query_executor.submit(self._embed_query, text)
-        self._query_vectors[key] = vector
+        future = self._query_vectors.pop(key, None)
+        if future is None or (future.done() and (future.exception() or future.result() is None)):
+            future = self._query_executor.submit(self._embed_query, text)  # not cached, or it failed
+        self._query_vectors[key] = future
         for oldest in list(self._query_vectors)[:-CACHED_QUERIES]:
             self._query_vectors.pop(oldest, None)
-        return vector
+        return future
 
     def _embed_query(self, text: str) -> Floats | None:
         ready = self._embedding.ready
@@ -244,17 +245,17 @@ class MemorySearch(IndexState):
         match = TermMatch(term_hits, len(words_by_stem), self._table)
         dates = mentioned_dates(text[:MAX_QUERY_CHARACTERS], now)
         allowed = filter_mask(self._table, window, only)
-        lexical = self._lexical_candidates(match.bm25, dates, now, allowed)
-        # Read before the query vector is waited for: the two then take place at the same time.
-        blocks = self._vector_blocks(lexical, self._index) if self._index else []
+        first_rows = self._first_candidates(match.bm25, dates, now, allowed)
+        # Fetch the vectors of these rows while the query is still being embedded.
+        blocks = self._vector_blocks(first_rows, self._index) if self._index else []
         query = query_vector.result()
-        rows = self._candidates(query, lexical, window, allowed)
+        rows = self._candidates(query, first_rows, window, allowed)
         index = None if query is None or not len(rows) else self._vectors_with_neighbours(rows)
-        similarities = None
+        z_scores = None
         if query is not None and index:
-            blocks += self._vector_blocks(np.setdiff1d(rows, lexical) if blocks else rows, index)
-            similarities = self._z_scores(query, rows, blocks)
-        features = self._features(query, rows, similarities, match, dates, text, now)
+            blocks += self._vector_blocks(np.setdiff1d(rows, first_rows) if blocks else rows, index)
+            z_scores = self._z_scores(query, rows, blocks)
+        features = self._features(query, rows, z_scores, match, dates, text, now)
         informative = features["uninformative"] == 0
         message = {
             "question_share": question_share(text),
@@ -266,10 +267,11 @@ class MemorySearch(IndexState):
         }
         return Candidates(rows, features, message, term_hits)
 
-    def _lexical_candidates(
+    def _first_candidates(
         self, bm25: Floats, dates: Sequence[DateSpan], now: datetime, allowed: Bools
     ) -> Rows:
-        """Rows with the best BM25, and the latest rows of the mentioned dates. Of a small memory all rows."""
+        """The candidates that are known before the query vector is: rows with the best BM25, and the latest rows of the mentioned
+        dates. Of a small memory all rows."""
         table = self._table
         if len(table) <= 2 * SHORTLIST:
             return np.flatnonzero(allowed)
@@ -283,13 +285,13 @@ class MemorySearch(IndexState):
             rows = np.concatenate([rows, latest])
         return np.unique(rows)
 
-    def _candidates(self, query: Floats | None, lexical: Rows, window: str | None, allowed: Bools) -> Rows:
-        """The lexical candidates, and the rows nearest to the query with their neighbours; each once, in order."""
+    def _candidates(self, query: Floats | None, first_rows: Rows, window: str | None, allowed: Bools) -> Rows:
+        """The first candidates, and the rows nearest to the query with their neighbours; each once, in order."""
         if query is None or len(self._table) <= 2 * SHORTLIST:
-            return lexical
+            return first_rows
         nearest = self._nearest(query, window, allowed)
         neighbours = self._table.around(nearest[:EXPANDED_NEAREST], 1)
-        rows = np.unique(np.concatenate([lexical, nearest, *neighbours]))
+        rows = np.unique(np.concatenate([first_rows, nearest, *neighbours]))
         rows = rows[rows >= 0]
         return np.asarray(rows[allowed[rows]])
 
@@ -307,7 +309,7 @@ class MemorySearch(IndexState):
             limit = (
                 SHORTLIST
                 if among is not None or window
-                else SHORTLIST * min(10, -(-size // max(1, allowed_count)))
+                else SHORTLIST * min(MAX_OVERFETCH, math.ceil(size / max(1, allowed_count)))
             )
             numbers, _ = self._vector_search.nearest(query, limit=limit, window=window, among=among)
             rows = self._table.rows(numbers)
@@ -332,22 +334,22 @@ class MemorySearch(IndexState):
         best_passage, with_neighbours = np.zeros(len(rows), np.float32), np.zeros(len(rows), np.float32)
         (mean, spread), (neighbours_mean, neighbours_spread) = self._current_baseline().measure(query)
         for block, vectors in blocks:
-            at = np.searchsorted(rows, block)
-            best_passage[at] = np.nan_to_num((vectors.best_passage_similarity(query) - mean) / spread, nan=0)
-            with_neighbours[at] = (vectors.neighbours_similarity(query) - neighbours_mean) / neighbours_spread
+            i = np.searchsorted(rows, block)
+            best_passage[i] = np.nan_to_num((vectors.best_passage_similarity(query) - mean) / spread, nan=0)
+            with_neighbours[i] = (vectors.neighbours_similarity(query) - neighbours_mean) / neighbours_spread
         return best_passage, with_neighbours
 
     def _features(
         self,
         query: Floats | None,
         rows: Rows,
-        similarities: tuple[Floats, Floats] | None,
+        z_scores: tuple[Floats, Floats] | None,
         match: TermMatch,
         dates: Sequence[DateSpan],
         text: str,
         now: datetime,
     ) -> dict[str, Floats]:
-        """The features of each row, by the names in `RankingWeights`. `similarities`: see `_z_scores`."""
+        """The features of each row, by the names in `RankingWeights`. `z_scores`: see `_z_scores`; None without vectors."""
         table = self._table
         # The best values are taken over informative rows only: the nearest row to a question is often the same question.
         informative = table["told"][rows] > 0
@@ -355,9 +357,11 @@ class MemorySearch(IndexState):
             "user": table["role"][rows] == ROLES.index(Role.USER),
             "uninformative": ~informative,
         }
-        if similarities:
-            features["best_passage"], features["with_neighbours"] = similarities
-        best_bm25 = _highest(match.bm25[rows], informative) or _highest(match.bm25[rows])
+        if z_scores:
+            features["best_passage"], features["with_neighbours"] = z_scores
+        best_bm25 = _highest(match.bm25[rows], informative)
+        if not best_bm25:
+            best_bm25 = _highest(match.bm25[rows])
         if best_bm25:
             features["term_coverage"] = match.coverage[rows]
             features["bm25"] = np.minimum(match.bm25[rows] / np.float32(best_bm25), 1)
@@ -379,7 +383,7 @@ class MemorySearch(IndexState):
             if name_terms and set(query).issuperset(name_terms):
                 mentioned.append((query.index(name_terms[0]), code))
         first = min(mentioned, default=(0, 0))[0]
-        return [code for place, code in mentioned if place == first]
+        return [code for index, code in mentioned if index == first]
 
     def _vectors_with_neighbours(self, rows: Rows) -> VectorIndex | FetchedVectors | None:
         """The vectors of at least these rows and their neighbours; None if no vectors are loaded."""
@@ -440,5 +444,5 @@ class MemorySearch(IndexState):
 
 
 def _highest(values: Floats, among: Bools | None = None) -> float:
-    """The highest of the values, or of those that `among` selects; 0 if there are none."""
+    """The highest of the values, or of those that `among` selects, and at least 0."""
     return float((values if among is None else values[among]).max(initial=0))

@@ -1,3 +1,1 @@
-"""The memory on SQL: everything ever said, in SQLite or PostgreSQL, with export, import and sync."""
-
-from __future__ import annotations
+"""The store: all turns and chunks, in SQLite or PostgreSQL, with export, import and sync."""

@@ -1,4 +1,9 @@
-"""The working set of each window: which chunks are live or pruned, their brightness, and their history."""
+"""The live and the pruned chunks of each window, with their brightness and their history.
+
+Tables, columns and kinds of events keep older words: a chunk in the table `asleep` is pruned, `slept` is when it was pruned,
+`woken` and `woke` mean resurrected, `reread` retokenized, `aside` on another branch. `gone` in `asleep` is 0 for pruned chunks;
+its other values are in `visibility`. CROSS JOIN fixes the order in which SQLite joins the tables.
+"""
 
 from __future__ import annotations
 
@@ -53,20 +58,21 @@ from halo_weave.store.rows import (
 )
 from halo_weave.store.visibility import UPDATE_PRUNED
 
-WindowTokens = tuple[int | None, bytes | None, bytes | None, bytes | None]
+# Tokenizer, ids, lengths and bytes of a chunk that was retokenized for a window; four nulls if it has its original tokens.
+RetokenizedColumns = tuple[int | None, bytes | None, bytes | None, bytes | None]
 
 
 class ResurrectableRow(NamedTuple):
-    """A chunk that is to be resurrected in a window, and the window's own tokens for it, if it has some."""
+    """A chunk that is to be resurrected in a window, and its tokens as retokenized for this window, if any."""
 
     number: int
     start: int
     span: int
     deleted: int | None
     merged: int | None
-    aside: int
+    on_other_branch: int
     live: bool
-    own_tokens: WindowTokens
+    retokenized: RetokenizedColumns
     size: int | None  # number of tokens in the window
 
     def why_not_resurrectable(self, window_id: str) -> str:
@@ -74,7 +80,7 @@ class ResurrectableRow(NamedTuple):
         if self.deleted is not None or self.merged is not None:
             how = "deleted" if self.deleted is not None else "merged into another"
             return f"was {how}; it cannot be resurrected."
-        if self.aside:
+        if self.on_other_branch:
             return "is on another branch; it cannot be resurrected."
         return f"is live in window {window_id} already." if self.live else ""
 
@@ -99,31 +105,34 @@ def resurrectable_rows(
     }
 
 
-def stored_window_tokens(db: Connection, row: ResurrectableRow, item: ChunkMove) -> WindowTokens:
-    """Tokenizer, ids, lengths and bytes of the window's own tokens, if it has them; else nulls."""
+def columns_to_store(db: Connection, row: ResurrectableRow, item: ChunkMove) -> RetokenizedColumns:
+    """The columns of the tokens that the window will have for a resurrected chunk."""
     size = item.brightness.size
     if item.tokens is not None:
         if item.tokenizer is None or len(item.tokens) != size:
-            raise BadInput(f"The tokens of chunk {item.key} do not fit its brightness, or have no tokenizer.")
-        return window_tokens(db, row.number, tokenizer_id(db, item.tokenizer), item.tokens)
-    if row.own_tokens[1] is not None and row.size == size:
-        return row.own_tokens
+            raise BadInput(
+                f"Chunk {item.key} has {len(item.tokens)} tokens and {size} brightness values, or its tokenizer is missing."
+            )
+        return retokenized_columns(db, row.number, tokenizer_id(db, item.tokenizer), item.tokens)
+    if row.retokenized[1] is not None and row.size == size:
+        return row.retokenized
     if size != row.span:
         raise BadInput(f"Chunk {item.key} has {row.span} tokens, not {size}.")
     return None, None, None, None
 
 
-def window_tokens(db: Connection, number: int, tokenizer: int, tokens: Tokens) -> WindowTokens:
-    """The window's own tokens; None if they are those of the record."""
-    own = (tokenizer, *pack_tokens(tokens))
+def retokenized_columns(db: Connection, number: int, tokenizer: int, tokens: Tokens) -> RetokenizedColumns:
+    """The columns of these tokens; four nulls if they are those of the record."""
+    columns = (tokenizer, *pack_tokens(tokens))
     row = db.execute("SELECT tokenizer, ids, lengths, raw FROM chunks WHERE number = ?", (number,)).fetchone()
-    return (None, None, None, None) if row == own else own
+    return (None, None, None, None) if row == columns else columns
 
 
-ROLES = {str(role): role for role in Role}
+ROLE_BY_NAME = {str(role): role for role in Role}
 PRUNED_COLUMNS = f"""{CHUNK_COLUMNS}, a.brightness, a.peak, a.slept, a.reason, a.ids, a.lengths, a.raw,
     (SELECT fingerprint FROM tokenizers WHERE id = a.tokenizer), a.traces"""
 SORTS = {"position": "a.start", "slept": "a.slept", "peak": "a.peak", "tokens": "length(a.brightness)"}
+TIMELINE_EVENTS = "('slept', 'woke', 'pinned', 'unpinned')"  # as SQL
 
 
 class SqlWorkingSets(StoreHandle):
@@ -153,7 +162,7 @@ class SqlWorkingSets(StoreHandle):
             stop = at + len(bright) // 4
             found.append(
                 StoredLiveChunk(
-                    Chunk(ChunkKey(turn, chunk_id, ROLES[role]), start, tokens, answers, span),
+                    Chunk(ChunkKey(turn, chunk_id, ROLE_BY_NAME[role]), start, tokens, answers, span),
                     brightness[at:stop],
                     pinned == 1,
                     number,
@@ -183,14 +192,14 @@ class SqlWorkingSets(StoreHandle):
         size = ends[-1] if ends else 0
         if brightness.shape != (size,) or (traces is not None and traces.shape[1:] != (size,)):
             raise BadInput(
-                f"{brightness.size} brightness values, or their traces, do not fit {size} live tokens."
+                f"{brightness.size} brightness values, or their traces, do not fit the {size} tokens of these chunks."
             )
         blob = pack_floats(brightness)
         rows = []
         for chunk, end in zip(chunks, ends, strict=True):
             start = end - len(chunk)
-            kept = None if traces is None else pack_floats(traces[:, start:end])
-            rows.append((blob[4 * start : 4 * end], kept, window_id, chunk.start, 4 * len(chunk)))
+            traces_blob = None if traces is None else pack_floats(traces[:, start:end])
+            rows.append((blob[4 * start : 4 * end], traces_blob, window_id, chunk.start, 4 * len(chunk)))
         with self._db.writing() as db:
             db.check_lease(window_id)
             cursor = db.executemany(
@@ -253,12 +262,12 @@ class SqlWorkingSets(StoreHandle):
                 row = found[item.key]
                 if why := row.why_not_resurrectable(window_id):
                     raise BadInput(f"Chunk {item.key} {why}")
-                found[item.key] = row._replace(live=True)
-                own_tokens = stored_window_tokens(db, row, item)
+                found[item.key] = row._replace(live=True)  # a key that comes twice is refused
+                token_columns = columns_to_store(db, row, item)
                 reason = pack_json(dict(item.reason))
                 bright = pack_floats(item.brightness), pack_traces(item.traces, item.brightness.size)
                 at = (window_id, row.start, row.number)
-                rows.append((*at, item.pinned, when, reason, *bright, *own_tokens))
+                rows.append((*at, item.pinned, when, reason, *bright, *token_columns))
                 events.append((window_id, row.number, when, "woke", reason))
             db.executemany(
                 """INSERT INTO live (window, start, chunk, pinned, since, woken, brightness, traces, tokenizer, ids,
@@ -274,7 +283,7 @@ class SqlWorkingSets(StoreHandle):
 
     @writes_window
     def pin(self, window_id: str, key: ChunkKey, *, now: datetime, brightness: float | None = None) -> None:
-        """Pin the chunk; with `brightness`, set that of all its tokens."""
+        """Pin the chunk. `brightness`: also set the brightness of all its tokens."""
         with self._db.writing() as db:
             db.check_lease(window_id)
             start, number, size = _live_row(db, window_id, key)
@@ -298,17 +307,23 @@ class SqlWorkingSets(StoreHandle):
     def store_retokenized(
         self, window_id: str, live: Sequence[LiveChunk], *, tokenizer: str, now: datetime
     ) -> None:
-        """Store the window's own tokens of these live chunks. The record keeps the original tokens."""
+        """Store the tokens of these live chunks, retokenized for this window. The record keeps the original tokens."""
         with self._db.writing() as db:
             db.check_lease(window_id)
-            fingerprint = tokenizer_id(db, tokenizer)
+            tokenizer_number = tokenizer_id(db, tokenizer)
             for item in live:
                 start, number, _ = _live_row(db, window_id, item.chunk.key)
-                own = window_tokens(db, number, fingerprint, item.chunk.tokens)
+                token_columns = retokenized_columns(db, number, tokenizer_number, item.chunk.tokens)
                 db.execute(
                     """UPDATE live SET brightness = ?, traces = ?, tokenizer = ?, ids = ?, lengths = ?, raw = ?
                        WHERE window = ? AND start = ?""",
-                    (pack_floats(item.brightness), pack_traces(item.traces), *own, window_id, start),
+                    (
+                        pack_floats(item.brightness),
+                        pack_traces(item.traces),
+                        *token_columns,
+                        window_id,
+                        start,
+                    ),
                 )
                 record_events(db, [(window_id, number, micros(now), "reread", "{}")])
 
@@ -326,7 +341,7 @@ class SqlWorkingSets(StoreHandle):
         role: Role | None = None,
         text: str | None = None,
     ) -> GraveyardPage:
-        """Pruned chunks, by page."""
+        """One page of the pruned chunks."""
         if sort not in SORTS:
             raise BadInput(f"The graveyard cannot be sorted by {sort!r}. Use one of: {', '.join(SORTS)}.")
         if offset < 0 or limit < 0:
@@ -338,7 +353,7 @@ class SqlWorkingSets(StoreHandle):
         where = "a.window = :window AND a.gone = 0"
         where += " AND t.role = :role" if role else ""
         where += r" AND CAST(c.raw AS TEXT) LIKE :text ESCAPE '\'" if text else ""
-        values = {"window": window_id, "role": role, "text": f"%{_escaped(text or '')}%"}
+        values = {"window": window_id, "role": role, "text": f"%{_escape_like(text or '')}%"}
         with self._db.reading() as db:
             total = db.execute(f"SELECT count(*) FROM {tables} WHERE {where}", values).fetchone()[0]
             starts = db.execute(
@@ -381,12 +396,12 @@ class SqlWorkingSets(StoreHandle):
                 "SELECT start, length(brightness) / 4 FROM asleep WHERE window = ? AND gone = 0 ORDER BY start",
                 (window_id,),
             ).fetchall()
-        places = np.array(rows, np.int64).reshape(-1, 2)
-        return places[:, 0], places[:, 1]
+        columns = np.array(rows, np.int64).reshape(-1, 2)
+        return columns[:, 0], columns[:, 1]
 
     @reads_window
     def count_pruned(self, window_id: str, after: int, before: int) -> tuple[int, int]:
-        """The number of pruned chunks and tokens from one position on and before another."""
+        """The number of pruned chunks and of their tokens, of chunks that start at `after` or later and before `before`."""
         with self._db.querying() as db:
             chunks, tokens = db.execute(
                 """SELECT count(*), coalesce(sum(length(brightness)), 0) / 4 FROM asleep
@@ -397,7 +412,7 @@ class SqlWorkingSets(StoreHandle):
 
     @reads_window
     def pruned_between(self, window_id: str, after: int, before: int, limit: int) -> list[GraveyardChunk]:
-        """Pruned chunks that start from one position on and before another, in position order."""
+        """Pruned chunks that start at `after` or later and before `before`, in position order."""
         with self._db.querying() as db:
             rows = db.execute(
                 f"""SELECT {PRUNED_COLUMNS} FROM asleep a CROSS JOIN {CHUNK_TABLES} AND c.number = a.chunk
@@ -435,7 +450,9 @@ class SqlWorkingSets(StoreHandle):
                 (*values, limit),
             ).fetchall()
         return [
-            ChunkEvent(ChunkKey(turn, chunk, ROLES[role]), where_, moment(when), event, json.loads(detail))
+            ChunkEvent(
+                ChunkKey(turn, chunk, ROLE_BY_NAME[role]), where_, moment(when), event, json.loads(detail)
+            )
             for turn, chunk, role, where_, when, event, detail in rows
             if where_ is None or self._may_read(where_)
         ]
@@ -443,29 +460,28 @@ class SqlWorkingSets(StoreHandle):
     @reads_window
     def window_timeline(self, window_id: str) -> WindowTimeline:
         """A window's current branch without text, and all events of its chunks."""
-        events = "('slept', 'woke', 'pinned', 'unpinned')"
         with self._db.reading() as db:
             turns = db.execute(
-                """WITH RECURSIVE line(id) AS (
+                """WITH RECURSIVE branch(id) AS (
                        SELECT head FROM windows WHERE id = ? AND head IS NOT NULL
-                       UNION ALL SELECT t.parent FROM line JOIN turns t USING (id) WHERE t.parent IS NOT NULL)
-                   SELECT t.id, t.said FROM line JOIN turns t USING (id) ORDER BY t.id""",
+                       UNION ALL SELECT t.parent FROM branch JOIN turns t USING (id) WHERE t.parent IS NOT NULL)
+                   SELECT t.id, t.said FROM branch JOIN turns t USING (id) ORDER BY t.id""",
                 (window_id,),
             ).fetchall()
             rows = db.execute(
                 f"""SELECT c.number, c.turn, c.chunk, t.role, c.span, l.pinned
                     FROM (SELECT c.number FROM json_each(?2) j CROSS JOIN chunks c WHERE c.turn = CAST(j.value AS BIGINT)
-                          UNION SELECT h.chunk FROM history h WHERE h.window = ?1 AND h.event IN {events}) known
+                          UNION SELECT h.chunk FROM history h WHERE h.window = ?1 AND h.event IN {TIMELINE_EVENTS}) known
                     CROSS JOIN chunks c CROSS JOIN turns t LEFT JOIN live l ON l.window = ?1 AND l.start = c.start
                     WHERE c.number = known.number AND t.id = c.turn AND {VISIBLE} ORDER BY c.start""",
                 (window_id, json_array(turn for turn, _ in turns)),
             ).fetchall()
             happened = db.execute(
                 f"""SELECT chunk, happened, event, detail FROM history
-                    WHERE window = ? AND event IN {events} ORDER BY id""",
+                    WHERE window = ? AND event IN {TIMELINE_EVENTS} ORDER BY id""",
                 (window_id,),
             ).fetchall()
-        keys = {number: ChunkKey(turn, chunk, ROLES[role]) for number, turn, chunk, role, *_ in rows}
+        keys = {number: ChunkKey(turn, chunk, ROLE_BY_NAME[role]) for number, turn, chunk, role, *_ in rows}
         return WindowTimeline(
             tuple((turn, moment(said)) for turn, said in turns),
             tuple(
@@ -473,15 +489,15 @@ class SqlWorkingSets(StoreHandle):
                 for number, _, _, _, tokens, pinned in rows
             ),
             tuple(
-                TimelineEvent(keys[number], moment(when), event, _why(json.loads(detail)))
+                TimelineEvent(keys[number], moment(when), event, _cause(json.loads(detail)))
                 for number, when, event, detail in happened
                 if number in keys
             ),
         )
 
 
-def _why(detail: Mapping[str, Json]) -> str:
-    """By whom or why something happened, from its detail."""
+def _cause(detail: Mapping[str, Json]) -> str:
+    """Who caused an event, or why it happened, from its detail."""
     return str(detail.get("by") or detail.get("why") or "")
 
 
@@ -504,11 +520,11 @@ def _live_rows(
            JOIN live l ON l.window = ? AND l.start = c.start""",
         (pack_json([key[:2] for key in keys]), window_id),
     ).fetchall()
-    return {ChunkKey(row[0], row[1], ROLES[row[2]]): row[3:] for row in rows}
+    return {ChunkKey(row[0], row[1], ROLE_BY_NAME[row[2]]): row[3:] for row in rows}
 
 
-def _own_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:
-    """The window's own tokens of the chunk, if it has them; else those that it was stored with."""
+def _effective_tokens(rows: Sequence[tuple[Any, ...]]) -> list[Tokens]:
+    """The tokens of each row of `PRUNED_COLUMNS`: as retokenized for the window, else as in the record."""
     return unpack_runs(
         [
             (row[23], row[24], row[25], len(row[19]) // 4) if row[23] is not None else (*row[15:18], row[5])
@@ -524,7 +540,7 @@ def _resurrectable(rows: Sequence[tuple[Any, ...]]) -> list[ResurrectableChunk]:
             None if row[19] is None else unpack_floats(row[19]),
             unpack_traces(row[27], len(tokens)),
         )
-        for row, tokens in zip(rows, _own_tokens(rows), strict=True)
+        for row, tokens in zip(rows, _effective_tokens(rows), strict=True)
     ]
 
 
@@ -538,11 +554,12 @@ def _pruned_chunks(rows: Sequence[tuple[Any, ...]]) -> list[GraveyardChunk]:
             json.loads(row[22]),
             unpack_traces(row[27], len(tokens)),
         )
-        for row, tokens in zip(rows, _own_tokens(rows), strict=True)
+        for row, tokens in zip(rows, _effective_tokens(rows), strict=True)
     ]
 
 
-def _escaped(text: str) -> str:
+def _escape_like(text: str) -> str:
+    """Escape the wildcards of LIKE."""
     for character in "\\%_":
         text = text.replace(character, "\\" + character)
     return text

@@ -1,8 +1,8 @@
 """The formats, by name. Each file in this package registers one.
 
 A module has the program's NAME, `recognises(value)` for one value of a file, and `conversations(values, left)`, which
-reads all values of a file: the elements of a list, the lines of a JSONL file, or one object. It trusts nothing in the
-file.
+reads all values of a file: the elements of a list, the lines of a JSONL file, or one object. It validates all that
+it reads. `left` counts what is skipped.
 """
 
 from __future__ import annotations
