@@ -212,7 +212,9 @@ def search_and_plan_recall(
         if hit.key in candidates and hit.key not in only_with_answer and hit.key not in added_keys
         if is_related_hit(hit) or not asks_memory
     ]
-    threshold = recall_threshold(eligible, min_probability, room)
+    # What the user leaves out still says that the message needs memory.
+    left_out = [hit for hit in informative if hit.key in overrides.without and hit.key not in live]
+    threshold = recall_threshold([*eligible, *left_out], min_probability, room)
     chosen = [] if threshold is None else [hit for hit in eligible if hit.similarity >= threshold]
     annotation_cost = annotation_costs(candidates.values(), annotation_tokens)
 

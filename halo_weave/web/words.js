@@ -202,12 +202,16 @@ const PARTS = {
   wrong: "marked as wrong", message: "your message",
 };
 
-const GOOD = -2.3, STRONG = -0.7; // logarithms of the probability that the chunk helps: 10 % and 50 %
+const GOOD = 3.5, STRONG = 6; // of the parts that relate a chunk to the words
 
-/** How well a chunk fits what was said, in a word. @param {number | null | undefined} similarity */
-export function fitWord(similarity) {
+/**
+ * How well a chunk fits what was said, in a word, whether or not it needed memory.
+ * @param {number | null | undefined} similarity @param {Record<string, number>} [parts]
+ */
+export function fitWord(similarity, parts = {}) {
   if (typeof similarity !== "number") return "";
-  return similarity >= STRONG ? "strong" : similarity >= GOOD ? "good" : "weak";
+  const fits = ["meaning", "words", "speaker", "time"].reduce((sum, name) => sum + (parts[name] ?? 0), 0);
+  return fits >= STRONG ? "strong" : fits >= GOOD ? "good" : "weak";
 }
 
 /**
@@ -218,7 +222,7 @@ export function fit(similarity, parts = {}) {
   if (typeof similarity !== "number") return "";
   const told = Object.entries(parts).filter(([, value]) => Math.abs(value) >= 0.05);
   const shares = told.map(([name, value]) => `${PARTS[name] ?? name} ${value.toFixed(1)}`);
-  const word = fitWord(similarity);
+  const word = fitWord(similarity, parts);
   const made = shares.length ? ` (${shares.join(", ")})` : "";
   const likely = Math.round(100 * Math.exp(Math.min(0, similarity)));
   return `${word[0].toUpperCase()}${word.slice(1)} fit: helps with a likelihood of ${likely} %${made}`;

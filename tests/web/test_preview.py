@@ -50,7 +50,7 @@ def test_what_is_unticked_does_not_wake_with_the_message(house, show):
     assert "1.0.user" not in live(house, window)
     # The next message begins without a choice.
     house.ask("POST", f"/windows/{window}/chunks/3.0.user/prune")
-    typed(page, "Once more of my cat.")
+    typed(page, "Tell me once more of my cat.")
     expect(preview).to_contain_text("Would wake 2 chunks")
 
 
@@ -143,7 +143,7 @@ def test_the_fit_is_a_word_and_its_number_is_told_when_it_is_asked_for(house, sh
     expect(fit).to_have_attribute("aria-expanded", "true")
     page.keyboard.press("Control+k")
     page.get_by_label("Search the whole memory").fill("cat Mochi")
-    expect(page.locator(".hit .fit").first).to_have_text("good fit")
+    expect(page.locator(".hit .fit").first).to_have_text("strong fit")
 
 
 def test_what_is_typed_during_a_reply_is_looked_up_when_it_ends(house, show):

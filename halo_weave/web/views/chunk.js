@@ -167,7 +167,8 @@ export class ChunkView {
 /** @param {ResurrectionReason} resurrected @param {string} text of the chunk */
 export function resurrectedWords(resurrected, text) {
   const why = `woken ${resurrectedBy(resurrected, text)}`;
-  return isHit(resurrected) && resurrected.similarity ? `${why} · ${fitWord(resurrected.similarity)} fit` : why;
+  const word = isHit(resurrected) && resurrected.similarity && fitWord(resurrected.similarity, resurrected.parts);
+  return word ? `${why} · ${word} fit` : why;
 }
 
 /** That a chunk came back, and for a pair what woke the other. @param {ResurrectionReason} resurrected */

@@ -8,7 +8,7 @@ import { fit, fitWord } from "../words.js";
  * @param {number | null | undefined} similarity @param {Record<string, number>} [parts]
  */
 export function fitButton(similarity, parts = {}) {
-  const word = fitWord(similarity);
+  const word = fitWord(similarity, parts);
   if (!word) return null;
   const label = `${word} fit`;
   const node = h("button", {

@@ -37,7 +37,7 @@ test("ids are ordered as numbers of any size", () => {
 
 test("what happened to a chunk is told with its reason", () => {
   const woke = { words: ["cat"], similarity: -0.3711, cost: 44 };
-  const strong = "Woken by “cat”, cost 44 tokens. Strong fit: helps with a likelihood of 69 %";
+  const strong = "Woken by “cat”, cost 44 tokens. Weak fit: helps with a likelihood of 69 %";
   assert.equal(happening("resurrected", woke, "My cat."), strong);
   assert.equal(happening("pruned", { brightness: 8120, why: "dimmest" }), "Fell asleep at brightness 8,120 (dimmest)");
 });
