@@ -28,7 +28,7 @@ def test_a_token_takes_the_memory_that_was_counted(kv_type: KvType) -> None:
         talk.hear(THREE)
         cache = engine.caches["w"]
         each = cache._save(LIVE).nbytes / cache.count
-    assert each == pytest.approx(engine.shape.cell_bytes, rel=0.02)
+    assert each == pytest.approx(engine.config.cell_bytes, rel=0.02)
     assert engine.info.abilities.cuts
     assert engine.mapping_errors == 0
 
@@ -39,4 +39,4 @@ def test_a_name_of_the_catalogue_leads_to_the_model(tmp_path: Path) -> None:
     with closing(open_engine(options)) as engine:
         assert isinstance(engine, LlamaEngine)
         assert engine.info.name == "SmolLM2 135M Instruct"
-        assert (engine.info.context, engine.shape.batch, engine.limits.gpu_layers) == (1024, 16, 0)
+        assert (engine.info.context, engine.config.batch, engine.limits.gpu_layers) == (1024, 16, 0)

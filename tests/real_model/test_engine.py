@@ -338,7 +338,7 @@ def test_a_map_that_does_not_fit_is_noticed_and_the_window_read_anew(
     cache.columns[4] = len(cache.cells) - 1
     heard = talk.hear(THREE, Capture())
     assert heard.read is not None
-    assert "did not fit" in heard.read.rebuilt
+    assert "did not match" in heard.read.rebuilt
     assert heard.read.reused == 0
     assert engine.mapping_errors == before + 1
     assert heard.text == expected
@@ -349,7 +349,7 @@ def test_a_map_that_does_not_fit_is_noticed_and_the_window_read_anew(
 def tight(model_file: Path) -> Iterator[LlamaEngine]:
     """An engine that believes its model was trained for 300 positions."""
     with LlamaEngine(model_file, limits=EngineLimits(context=280)) as engine:
-        engine.config = dataclasses.replace(engine.config, limit=300)
+        engine.config = dataclasses.replace(engine.config, trained_context=300)
         yield engine
 
 
@@ -379,7 +379,7 @@ def test_a_shift_in_the_middle_of_a_reply_changes_little(tight: LlamaEngine) -> 
     cache = tight.caches["w"]
     limit = int(cache.places[: cache.count].max()) - 1
     talk.hear(dataclasses.replace(THREE, max_new_tokens=1))
-    tight.config = dataclasses.replace(tight.config, limit=limit)
+    tight.config = dataclasses.replace(tight.config, trained_context=limit)
     cache.config = tight.config
     heard = talk.hear(dataclasses.replace(THREE, max_new_tokens=6))
     assert heard.read is not None
@@ -392,7 +392,7 @@ def test_a_chunk_returns_even_after_the_holes_were_closed(tight: LlamaEngine) ->
     untouched = reading_loss(talk)
     talk.asleep = {1}
     roomy, cache = tight.config, tight.caches["w"]
-    tight.config = dataclasses.replace(roomy, limit=int(cache.places[: cache.count].max()) - 1)
+    tight.config = dataclasses.replace(roomy, trained_context=int(cache.places[: cache.count].max()) - 1)
     closed = talk.hear(THREE).read
     assert closed is not None
     assert closed.shifted

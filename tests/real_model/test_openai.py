@@ -146,7 +146,7 @@ def test_a_history_is_read_once_and_a_fact_is_remembered(guest):
         extra_headers={"X-Halo-Explain": "1"},
         max_tokens=8,
     )
-    woken = asked.parse().model_extra["halo"]["resurrected"]
+    woken = asked.parse().model_extra["halo"]["woken"]
     assert fact in [one["text"] for one in woken], "another chat remembers it"
 
 

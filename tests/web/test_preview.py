@@ -44,13 +44,14 @@ def test_what_is_unticked_does_not_wake_with_the_message(house, show):
     expect(preview.get_by_role("heading", name="Left out")).to_be_visible()
     expect(box).not_to_be_checked()
     expect(box).to_be_focused()
+    house.replies.append("I see.")
     page.get_by_label("Your message").press("Enter")
     settled(page, "Tell me of my cat.")
     assert "3.0.user" in live(house, window)
     assert "1.0.user" not in live(house, window)
     # The next message begins without a choice.
     house.ask("POST", f"/windows/{window}/chunks/3.0.user/prune")
-    typed(page, "Tell me once more of my cat.")
+    typed(page, "Now tell me of my cat.")
     expect(preview).to_contain_text("Would wake 2 chunks")
 
 
