@@ -260,7 +260,8 @@ def search_and_plan_recall(
             PlannedResurrection(hit.key, ResurrectReason.HIT, hit.key, hit.similarity, cost(hit.key))
             for hit in near[:MAX_NEAR_MISSES]
         ),
-        sum(hit.probability for hit in informative) >= PROBABLY_KNOWN
+        (asks_memory and bool(chosen))
+        or sum(hit.probability for hit in informative) >= PROBABLY_KNOWN
         or any(hit.key in live and hit.probability >= PROBABLY_KNOWN_LIVE for hit in informative),
     )
 

@@ -212,8 +212,9 @@ def test_a_correction_is_resurrected_in_place_of_what_it_corrects(weave):
 def test_what_do_you_remember_about_something_resurrects_what_was_said_about_it(weave):
     said_in(weave, "Dogs")
     other = weave.windows.create("Other", settings={**SMALL, "min_probability": 0.9}).id
-    turn = list(weave.turns.steps(other, "What do you remember about the greyhound?"))
+    turn = list(weave.turns.steps(other, "What do you remember about our greyhound?"))
     assert woken(turn)
+    assert "If I have not told you this" not in spoken_prompt(weave, other)
     assert not woken(list(weave.turns.steps(other, "The greyhound has fleas.")))
 
 
