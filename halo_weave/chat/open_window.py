@@ -253,7 +253,8 @@ class OpenWindow:
         return self.ancestors
 
     def _needs_date(self, text: str) -> bool:
-        """Whether the model is told the day of a message. With a day before every chat, small models write of it unasked."""
+        """Whether the prompt names the day of a message. If it always did, small models would mention the day in their replies
+        although nobody asked."""
         return self.settings.timestamps and asks_about_time(text)
 
     def _has_traces_of_this_strategy(self, traces: Floats | None) -> bool:

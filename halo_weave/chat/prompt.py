@@ -69,7 +69,8 @@ _SAMPLE = (ChatMessage("user", "a"), ChatMessage("assistant", "b"), ChatMessage(
 class TurnAnnotation:
     """The text around a turn in the prompt, which tells the model where the turn comes from.
 
-    A turn of another chat or a file is quoted: its text is in a message of the user, whoever said it.
+    A turn of another chat or a file is quoted: the prompt has its text in a message with the role user, also if the
+    assistant said it.
     """
 
     before: str
