@@ -204,11 +204,12 @@ def search_and_plan_recall(
     }
     statements = {hit.key for hit in informative[:MAX_COMPARED] if hit.key.role is Role.USER}
     records = {record.key: record for record in store.chunks_by_key({*candidates, *statements})}
+    readable = {key: record for key, record in records.items() if key in candidates or key in live}
     candidates, only_with_answer = _worth_recalling(candidates, records, store, window_id, added_keys)
     added_keys = [key for key in added_keys if key in candidates]
     eligible = [
         hit
-        for hit in _newest_statements(informative, records, live)
+        for hit in _newest_statements(informative, readable, live)
         if hit.key in candidates and hit.key not in only_with_answer and hit.key not in added_keys
         if is_related_hit(hit) or not asks_memory
     ]
@@ -307,8 +308,9 @@ def _newest_statements(
 ) -> list[RecallHit]:
     """The hits that are not live, with corrections in place of the statements that they correct.
 
-    Small models take the first value that they read, whatever is said of it, so an outdated statement is left out. Only
-    statements that may help with the same message are compared. An outdated one stays if it fits the message better than its
+    `records`: of the statements that the model may read here; others correct nothing. Small models take the first value that
+    they read, even if a note says that it is outdated, so an outdated statement is left out. Only statements that may help
+    with the same message are compared. An outdated one stays if it fits the message better than its
     correction, since the message may be about something else in it.
     """
     by_time = sorted(

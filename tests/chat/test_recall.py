@@ -209,6 +209,17 @@ def test_a_correction_is_resurrected_in_place_of_what_it_corrects(weave):
     assert "Wednesday" not in prompt
 
 
+def test_a_correction_that_is_left_out_corrects_nothing(weave):
+    texts = ("The weekly meeting is on Wednesday at noon.", "The weekly meeting is on Friday now.")
+    said_in(weave, "Work", texts=texts)
+    other = weave.windows.create("Other", settings=SMALL).id
+    question = "When is the weekly meeting?"
+    (correction,) = weave.memory.preview(other, question).plan.keys
+    assert weave.runtime.store.chunk(correction).chunk.text == texts[1]
+    plan = weave.memory.preview(other, question, RecallOverrides(without=frozenset({correction}))).plan
+    assert [weave.runtime.store.chunk(key).chunk.text for key in plan.keys] == [texts[0]]
+
+
 def test_what_do_you_remember_about_something_resurrects_what_was_said_about_it(weave):
     said_in(weave, "Dogs")
     other = weave.windows.create("Other", settings={**SMALL, "min_probability": 0.9}).id
